@@ -38,8 +38,8 @@ from include.cvmfs.format.objects import Compression
 from include.cvmfs.revision.repository import Repository
 from include.settings.caches import Marks, UseOfObjects
 from include.storage.open import open_store
-from lab.ports import can_listen
-from lab.servers.process import ServerProcess, find_program, free_port
+from lab.ports import can_listen, free_port
+from lab.servers.process import ServerProcess, find_program
 
 FQRN = "data.example.org"
 BLOCK, MB, GB = 4096, 1 << 20, 1e9

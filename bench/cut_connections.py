@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 
 from include.benchmarks.measure.programs import TimedRun, time_program
 from include.benchmarks.measure.traces import make_trace
+from lab.ports import free_port
 from lab.servers.distant import DistantServers
 from lab.servers.link import DelayedLink
-from lab.servers.process import find_program, free_port
+from lab.servers.process import find_program
 
 EVERY = 64 << 20
 RTT_MS, LIMIT_S, MB = 1, 120, 1e6

@@ -2,7 +2,11 @@
 
 import contextlib
 import itertools
+import os
+import random
 import socket
+import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Self
@@ -67,16 +71,8 @@ class Ports:
 
     @classmethod
     def unused(cls) -> Self:
-        """Ports that are unused at the moment, for a lab beside another one."""
-        names = [one.name for one in fields(cls)]
-        held = [socket.socket() for _ in names]
-        try:
-            for one in held:
-                one.bind((LOOPBACK, 0))
-            return cls(**{name: one.getsockname()[1] for name, one in zip(names, held, strict=True)})
-        finally:
-            for one in held:
-                one.close()
+        """Free ports, for a lab beside another one."""
+        return cls(**{one.name: free_port() for one in fields(cls)})
 
     def to_environment(self) -> dict[str, str]:
         return {variable(name): str(port) for name, port in asdict(self).items()}
@@ -134,3 +130,37 @@ def can_listen(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def free_port() -> int:
+    """A TCP port of loopback that no process listens on.
+
+    It is not given again, to this process or to another, before this process ended or was given 100 others.
+
+    From below the range that the kernel uses for outgoing connections, which could take it before the server does.
+    """
+    with _ports_lock:
+        for _ in range(1000):
+            port = random.randrange(12_000, 32_000)  # noqa: S311 - not a secret
+            if can_listen(port) and _reserve(port):
+                return port
+    raise LabError("no free port found between 12000 and 32000: stop what listens there")
+
+
+def _reserve(port: int) -> bool:
+    """Tell whether this process is the first; servers that start at the same time would see the same ports free."""
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0nightshift-port-{port}")  # abstract: of this network namespace, and gone with the process
+    except OSError:
+        mark.close()
+        return False
+    _reservations.append(mark.detach())
+    if len(_reservations) > _MOST_RESERVATIONS:
+        os.close(_reservations.popleft())
+    return True
+
+
+_MOST_RESERVATIONS = 100
+_reservations: deque[int] = deque()  # descriptors, which this process keeps to its end
+_ports_lock = threading.Lock()

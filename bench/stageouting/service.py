@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.publishing.machine import step_back
 from bench.stageouting.load import FAILURES
-from lab.servers.process import free_port
+from lab.ports import free_port
 
 START_S = 120.0
 

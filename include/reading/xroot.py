@@ -51,12 +51,12 @@ _OF_SERVER: Mapping[int, FailureKind] = {
 _OF_CLIENT: Mapping[int, tuple[FailureKind, str]] = {
     **dict.fromkeys((101, 108), (FailureKind.UNREACHABLE, "cannot connect")),
     **dict.fromkeys((103, 206), (FailureKind.SILENT, "no byte came in time")),
-    **dict.fromkeys((102, 104, 105, 107, 109, 207), (FailureKind.CUT, "the connection ended")),
+    **dict.fromkeys((3, 102, 104, 105, 107, 109, 207), (FailureKind.CUT, "the connection ended")),
     110: (FailureKind.DISTRUSTED, "TLS failed"),
     **dict.fromkeys((203, 204), (FailureKind.REFUSED, "it refuses the credential")),
     304: (FailureKind.MISSING, "it has no such file"),
 }
-"""Errors of the client (XrdClStatus.hh)."""
+"""Errors of the client (XrdClStatus.hh); 3 has a request for a file that another one's failure has ended."""
 _CLOSED = SimpleNamespace(ok=False, code=104, errno=0)
 
 

@@ -19,9 +19,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.ports import LOOPBACK
+from lab.ports import LOOPBACK, free_port
 from lab.secrets import write_private
-from lab.servers.process import OwnServer, ServerProcess, ServerStartError, find_program, free_port
+from lab.servers.process import OwnServer, ServerProcess, ServerStartError, find_program
 
 PACKAGES = "ceph-mon ceph-mgr ceph-osd ceph-mds radosgw ceph-common"
 _GIB = 1 << 30

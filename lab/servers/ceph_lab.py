@@ -18,9 +18,10 @@ from typing import Any
 from include.storage.kinds import Credentials
 from lab.environment import MARK, LabFolders
 from lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN, LabError, ServiceFailed
+from lab.ports import free_port
 from lab.secrets import load_or_create
 from lab.servers.ceph import CephCluster, ObjectStore, ceph_program
-from lab.servers.process import find_program, free_port
+from lab.servers.process import find_program
 from lab.servers.radosgw import NAME as RADOSGW, RadosgwServer
 from lab.services import ServiceNotReady, wait
 from lab.supervise import Program, Supervisor, end_marked

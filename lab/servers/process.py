@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Self
 
 from include.errors import NightshiftError
-from lab.ports import can_listen
 
 
 class ServerStartError(NightshiftError):
@@ -168,39 +163,6 @@ def find_program(name: str) -> str | None:
     """The path of a program, also of one that is for root; None where it is not installed."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
 
-
-def free_port() -> int:
-    """A TCP port of loopback that no process listens on.
-
-    It is not given again, to this process or to another, before this process ended or was given 100 others.
-
-    From below the range that the kernel uses for outgoing connections, which could take it before the server does.
-    """
-    with _ports_lock:
-        for _ in range(1000):
-            port = random.randrange(12_000, 32_000)  # noqa: S311 - not a secret
-            if can_listen(port) and _reserve(port):
-                return port
-    raise ServerStartError("free_port", "no free port found between 12000 and 32000; stop what listens there")
-
-
-def _reserve(port: int) -> bool:
-    """Tell whether this process is the first; servers that start at the same time would see the same ports free."""
-    mark = socket.socket(socket.AF_UNIX)
-    try:
-        mark.bind(f"\0nightshift-port-{port}")  # abstract: of this network namespace, and gone with the process
-    except OSError:
-        mark.close()
-        return False
-    _reservations.append(mark.detach())
-    if len(_reservations) > _MOST_RESERVATIONS:
-        os.close(_reservations.popleft())
-    return True
-
-
-_MOST_RESERVATIONS = 100
-_reservations: deque[int] = deque()  # descriptors, which this process keeps to its end
-_ports_lock = threading.Lock()
 
 # Run by a fresh interpreter, which then becomes the program: running Python between fork and exec is not safe in a
 # process with threads. The parent may be gone before the leash is on, hence the check of getppid.

@@ -9,9 +9,9 @@ from include.storage.errors import StoreError
 from include.storage.kinds import Credentials
 from include.storage.open import open_store
 from include.storage.roles import PolicyServer
-from lab.ports import LOOPBACK
+from lab.ports import LOOPBACK, free_port
 from lab.servers.ceph import CephCluster, ObjectStore, ceph_program
-from lab.servers.process import ServerProcess, free_port
+from lab.servers.process import ServerProcess
 from lab.servers.s3 import S3Server
 
 NAME = "client.rgw.a"

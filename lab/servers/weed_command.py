@@ -8,8 +8,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Self
 
-from lab.ports import LOOPBACK
-from lab.servers.process import free_port
+from lab.ports import LOOPBACK, free_port
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - in a container
 SOCKET_FOLDER = Path("/tmp")  # noqa: S108 - the program's choice

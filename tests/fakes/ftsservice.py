@@ -8,8 +8,8 @@ from pathlib import Path
 
 import requests
 
-from lab.ports import LOOPBACK
-from lab.servers.process import ServerProcess, free_port
+from lab.ports import LOOPBACK, free_port
+from lab.servers.process import ServerProcess
 from lab.services import fts_answers
 
 SCRIPT = Path(sys.executable).with_name("nightshift")

@@ -13,7 +13,7 @@ from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.file import FileStore
 from include.storage.kinds import Credentials
 from include.storage.probe import probe
-from lab.servers.process import free_port
+from lab.ports import free_port
 from lab.servers.weed import WeedServer
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.site import ProcessSite

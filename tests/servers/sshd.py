@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lab.ports import LOOPBACK
-from lab.servers.process import ServerProcess, ServerStartError, find_program, free_port
+from lab.ports import LOOPBACK, free_port
+from lab.servers.process import ServerProcess, ServerStartError, find_program
 
 _SEPARATION = Path("/run/sshd")  # compiled in: where OpenSSH's unprivileged part lives
 

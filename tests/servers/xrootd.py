@@ -14,7 +14,8 @@ from typing import Self
 
 import requests
 
-from lab.servers.process import ServerProcess, free_port
+from lab.ports import free_port
+from lab.servers.process import ServerProcess
 from tests.fakes.certificates import Authority
 
 _CONFIGURATION = """\

@@ -38,10 +38,10 @@ from include.settings.benchmarks import EndpointServer, EndpointTarget
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
-from lab.ports import can_listen
+from lab.ports import can_listen, free_port
 from lab.servers.distant import DistantServers
 from lab.servers.link import DelayedLink, impossible
-from lab.servers.process import ServerProcess, find_program, free_port
+from lab.servers.process import ServerProcess, find_program
 from tests.fakes.refused import refused
 
 SIZE = 6_000_001

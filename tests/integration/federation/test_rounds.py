@@ -29,7 +29,7 @@ from include.stageout.opening import SiteClients
 from include.stageout.places.facts import PlaceOptions
 from include.stageout.places.open import open_place
 from include.storage.store import Store
-from lab.servers.process import free_port
+from lab.ports import free_port
 from tests.fakes.davserver import DavServer
 from tests.fakes.ftsserver import FtsServer
 from tests.integration.stageout.conftest import site_between

@@ -17,7 +17,7 @@ from include.cli.gateway import app
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway import errors
-from lab.servers.process import free_port
+from lab.ports import free_port
 from tests.fakes.apart import change
 from tests.fakes.refused import refused
 from tests.site import FQRN, KEY_ID, SECRET, Deployment

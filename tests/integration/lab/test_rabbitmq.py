@@ -15,8 +15,8 @@ from celery import Celery
 
 from include.monitoring.airflow_checks import clocks, consumers, judged_clocks
 from include.monitoring.findings import Severity
-from lab.ports import LOOPBACK
-from lab.servers.process import ServerProcess, free_port
+from lab.ports import LOOPBACK, free_port
+from lab.servers.process import ServerProcess
 from lab.servers.rabbitmq import RabbitServer
 from tests.fakes.refused import refused
 

@@ -8,6 +8,7 @@ import signal
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,6 +74,19 @@ def test_every_strategy_reads_right_while_the_server_restarts(server: XrootdServ
             file.read_many([(SIZE - 5, 10)])
     assert file.counts.received <= 2.1 * SIZE
     assert set(file.counts.failures) == {"pisa cut"}
+
+
+@pytest.mark.parametrize("ranges", [[(0, 10)], [(0, 10), (1_000_000, 10)]])
+def test_a_request_for_a_file_that_another_request_has_ended_is_made_again(
+    server: XrootdServer, ranges: list[tuple[int, int]]
+) -> None:
+    def ended(*_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(ok=False, code=3, errno=0)
+
+    with DistantFile("flux.root", [address(server)]) as file:
+        file._replica._file = SimpleNamespace(stat=ended, read=ended, vector_read=ended, close=ended)
+        assert file.read_many(ranges) == [CONTENT[offset : offset + length] for offset, length in ranges]
+    assert file.counts.failures == {"pisa cut": 1}
 
 
 def test_a_vector_read_stays_within_the_bounds_of_servers(server: XrootdServer) -> None:

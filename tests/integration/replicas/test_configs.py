@@ -16,8 +16,8 @@ from include.replicas.configs import proxy_site_config, redirect_config
 from include.replicas.servers import see_server
 from include.settings.errors import SettingsError
 from include.storage.file import FileStore
-from lab.ports import can_listen
-from lab.servers.process import ServerProcess, find_program, free_port
+from lab.ports import can_listen, free_port
+from lab.servers.process import ServerProcess, find_program
 from tests.fakes.minirepo import FQRN, NOW, public_key, sample
 from tests.fakes.refused import refused
 

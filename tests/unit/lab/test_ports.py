@@ -3,13 +3,15 @@
 import os
 import re
 import socket
+import subprocess
+import sys
 from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, strategies as st
 
 from lab.errors import LabError
-from lab.ports import LOOPBACK, Ports, check_free, holder, variable
+from lab.ports import LOOPBACK, Ports, check_free, free_port, holder, variable
 from tests.fakes.airflowhome import ROOT
 
 NAMES = [field.name for field in fields(Ports)]
@@ -26,6 +28,7 @@ def test_the_defaults_lie_below_the_range_of_outgoing_connections_and_unused_one
     assert all(getattr(Ports(), name) < 32768 for name in NAMES)
     ports = Ports.unused()
     assert len({getattr(ports, name) for name in NAMES}) == len(NAMES)
+    assert all(getattr(ports, name) < 32768 for name in NAMES)
     check_free(ports, NAMES)
 
 
@@ -84,3 +87,22 @@ def test_the_operations_page_lists_every_port_with_its_variable() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     for name in NAMES:
         assert re.search(rf"\| `{variable(name)}` \| {getattr(Ports(), name)} \|", text), name
+
+
+def test_free_ports_are_different_and_out_of_the_way_of_outgoing_connections() -> None:
+    ports = [free_port() for _ in range(20)]
+    assert len(set(ports)) == 20
+    assert all(12_000 <= port < 32_000 for port in ports)
+
+
+def test_two_processes_that_look_at_the_same_time_get_different_free_ports() -> None:
+    code = "import random; from lab.ports import free_port; random.seed(7); print(free_port(), flush=True); input()"
+    command = [sys.executable, "-c", code]
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as second,
+    ):
+        ports = [int(process.stdout.readline()) for process in (first, second) if process.stdout is not None]
+        for process in (first, second):
+            process.communicate(b"\n")
+    assert len(set(ports)) == 2

@@ -11,7 +11,7 @@ from include.federation.records import results_of_readings
 from include.reading.errors import NO_REPLICA
 from include.reading.source import DistantFile, Patience, ReplicaAddress, unreadable
 from include.reading.xroot import MISSING
-from lab.servers.process import free_port
+from lab.ports import free_port
 from tests.fakes.distant import DistantServer
 from tests.fakes.refused import refused
 

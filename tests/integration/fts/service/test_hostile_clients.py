@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from lab.fts.http import app
-from lab.ports import LOOPBACK
-from lab.servers.process import ServerProcess, free_port
+from lab.ports import LOOPBACK, free_port
+from lab.servers.process import ServerProcess
 from lab.services import fts_answers
 from tests.fakes.ftsservice import FtsService
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.servers.process import ServerProcess, ServerStartError, free_port
+from lab.servers.process import ServerProcess, ServerStartError
 from tests.fakes.refused import refused
 
 ROOT = Path(__file__).parents[4]
@@ -94,25 +94,3 @@ def test_a_server_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> N
         assert alive(pid)
         parent.send_signal(signal.SIGKILL)
     assert until_gone(pid)
-
-
-def test_free_ports_are_different_and_out_of_the_way_of_outgoing_connections() -> None:
-    ports = [free_port() for _ in range(20)]
-    assert len(set(ports)) == 20
-    assert all(12_000 <= port < 32_000 for port in ports)
-
-
-def test_two_processes_that_look_at_the_same_time_get_different_free_ports() -> None:
-    code = (
-        "import random; from lab.servers.process import free_port; random.seed(7); "
-        "print(free_port(), flush=True); input()"
-    )
-    command = [sys.executable, "-c", code]
-    with (
-        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first,
-        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as second,
-    ):
-        ports = [int(process.stdout.readline()) for process in (first, second) if process.stdout is not None]
-        for process in (first, second):
-            process.communicate(b"\n")
-    assert len(set(ports)) == 2
