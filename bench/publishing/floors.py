@@ -2,8 +2,8 @@
 
 ``python -m publishing.floors KIND``: a job as JSON on standard input, seconds as JSON on standard output.
 
-put    the very same object bytes, PUT by plain obstore with as many threads as the publisher has connections
-files  a bare loop over the same files: read, zlib level 6, SHA-1, write under the hash; one process per processor
+put    the very same object bytes, by bare writes, or PUT by plain obstore with as many threads as connections
+files  a bare loop over the same files: read, compress, SHA-1, write under the hash; one process per processor
 tar    a bare loop over the same tarball: the standard library's tarfile as a stream, and SHA-1 of each member
 archive  a bare loop over the members of a tarball, whose places are known: read, compress, SHA-1, write or PUT
 dry    a preparation without a store
@@ -19,7 +19,6 @@ import sys
 import tarfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,13 +42,15 @@ class _Recorder(Store):
     kind = FILE
     url = "file:///dev/null"
 
-    def __init__(self, folder: Path) -> None:
-        self.counters = Counters()
+    def __init__(self, folder: Path, without: frozenset[str]) -> None:
+        self.counters, self._without = Counters(), without
         self._lock = threading.Lock()
         self._data = (folder / "objects").open("wb", buffering=1 << 20)
         self._index = (folder / "index").open("w")
 
     def put(self, key: str, data: bytes) -> None:
+        if key in self._without:
+            return
         with self._lock:
             self._index.write(f"{key} {len(data)}\n")
             self._data.write(data)
@@ -65,12 +66,15 @@ class _Recorder(Store):
 
 
 def record(job: dict[str, Any]) -> float:
-    """Write down all objects of a publication, outside of any clock."""
-    store = _Recorder(Path(job["folder"]))
+    """Write down all objects of a publication, but for those of the one in `without`, outside of any clock."""
+    folder = Path(job["folder"])
+    folder.mkdir(exist_ok=True)
+    earlier = Path(job["without"], "index").read_text().split()[::2] if job.get("without") else []
+    store = _Recorder(folder, frozenset(earlier))
     with Path(job["tarball"]).open("rb") as stream:
         prepare(
             TarSource(stream, "bench.tar"), store=store, fqrn=FQRN, destination=job["destination"],
-            now=datetime.now(UTC),
+            now=datetime.now(UTC), options=PrepareOptions(compressor=Compressor(job["compressor"])),
         )  # fmt: skip
     store.close()
     return 0.0
@@ -78,19 +82,17 @@ def record(job: dict[str, Any]) -> float:
 
 def put_objects(job: dict[str, Any]) -> float:
     """Seconds for the recorded objects."""
-    import obstore
-
     place, folder = Place(**job["place"]), Path(job["folder"])
-    store, prefix = _s3(place)
+    put_object = _put_file(place) if place.is_file else _put_object(place)
     with (folder / "objects").open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     index = (folder / "index").read_text().split()
 
     def put(task: tuple[str, int, int]) -> None:
         key, start, end = task
-        obstore.put(store, f"{prefix}/{key}", data[start:end])
+        put_object(key.removeprefix("data/").replace("/", ""), data[start:end])
 
-    return clocked(put, _slices(index), place.connections)
+    return clocked(put, _slices(index), 1 if place.is_file else place.connections)
 
 
 def _slices(index: list[str]) -> Iterator[tuple[str, int, int]]:
@@ -102,17 +104,18 @@ def _slices(index: list[str]) -> Iterator[tuple[str, int, int]]:
 
 def store_files(job: dict[str, Any]) -> float:
     """Seconds for one worker's share of the files; it waits for a line before it begins."""
-    target = job["target"]
+    target, compressor = job["target"], Compressor(job["compressor"])
     for number in range(256):
         os.makedirs(f"{target}/{number:02x}", exist_ok=True)  # noqa: PTH103
     files = Path(job["list"]).read_text().split("\n")[job["worker"] :: job["workers"]]
+    compress(b"first", compressor)  # loads its library
     print("ready", flush=True)
     sys.stdin.readline()
     started = time.monotonic()
     for path in files:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
             data = file.read()
-        packed = zlib.compress(data, 6)
+        packed = compress(data, compressor)
         name = hashlib.sha1(packed).hexdigest()
         with open(f"{target}/{name[:2]}/{name[2:]}", "wb", buffering=0) as file:  # noqa: PTH123
             file.write(packed)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.publishing import lab
-from bench.publishing.machine import ROOT, Idle, Ran, run, start
+from bench.publishing.machine import ROOT, Idle, Ran, run
 from bench.publishing.places import Place
 from bench.publishing.repositories import EMPTY, PAST, TOP, Templates
 from bench.publishing.trees import Shape, write_files, write_tarball
@@ -26,7 +26,7 @@ class Round:
 
     floor_s: float = 0.0
     floor_idle: float = 0.0
-    tar_floor_s: float = 0.0
+    second_floor_s: float = 0.0
     published: dict[str, Ran] = field(default_factory=dict)
     second: Ran | None = None
     fsync: dict[str, Ran] = field(default_factory=dict)
@@ -44,6 +44,7 @@ class Bench:
         *,
         empty: bool,
         fsyncs: Sequence[Fsync] = (),
+        compression: str = "stock",
     ) -> None:
         self.place = place
         self.shape = shape
@@ -51,6 +52,7 @@ class Bench:
         self._scratch = scratch
         self._arms = [PAST, EMPTY] if empty else [PAST]
         self._fsyncs = fsyncs
+        self._compression = compression
 
     def round(self, number: int) -> Round:
         """One round; odd ones go backwards (A B B A)."""
@@ -105,14 +107,24 @@ class Bench:
             "destination": destination(build),
             "earlier": earlier,
             "var": str(self._scratch / "var"),
+            "compression": self._compression,
         }
 
     def _second_night(self, number: int, folder: Path, place: Place, done: Round) -> None:
         tarball = folder / "second.tar"
         write_tarball(tarball, self.shape, number, second_night=True)
 
+        changes = {
+            "tarball": str(tarball), "folder": str(folder / "changes"), "destination": destination(f"second-{number}"),
+            "without": str(folder), "compressor": self._compression,
+        }  # fmt: skip
+        run("bench.publishing.floors", "record", job=changes)
+
         def measure_floor() -> None:
-            done.tar_floor_s = run("bench.publishing.floors", "tar", job={"tarball": str(tarball)}).outcome
+            """Read and hash the archive, then put what changed."""
+            read_s = run("bench.publishing.floors", "tar", job={"tarball": str(tarball)}).outcome
+            job = {"place": self.place.below(f"floor{number}-changes").as_json(), "folder": changes["folder"]}
+            done.second_floor_s = read_s + run("bench.publishing.floors", "put", job=job).outcome
 
         def measure() -> None:
             earlier = [destination(f"first-{number}")]
@@ -124,16 +136,21 @@ class Bench:
     def _floor(self, number: int, folder: Path, tarball: Path) -> tuple[Callable[[], float], Callable[[], float]]:
         """Everything is made ready now; the first function measures, the second gives the idle share of that time."""
         idle = [0.0]
+        record = {
+            "tarball": str(tarball), "folder": str(folder), "destination": destination(f"first-{number}"),
+            "compressor": self._compression,
+        }  # fmt: skip
+        run("bench.publishing.floors", "record", job=record)
         if self.place.is_file:
             files = write_files(folder / "files", self.shape, number)
             (folder / "list").write_text("\n".join(map(str, files)))
 
             def measure() -> float:
-                seconds, idle[0] = _files_floor(folder, Path(self.place.url.removeprefix("file://")) / f"floor{number}")
+                seconds, idle[0] = _files_floor(
+                    folder, Path(self.place.url.removeprefix("file://")) / f"floor{number}", self._compression
+                )
                 return seconds
         else:
-            record = {"tarball": str(tarball), "folder": str(folder), "destination": destination(f"first-{number}")}
-            run("bench.publishing.floors", "record", job=record)
             job = {"place": self.place.below(f"floor{number}").as_json(), "folder": str(folder)}
 
             def measure() -> float:
@@ -148,7 +165,7 @@ class Bench:
         if self.place.is_file:
             root = Path(self.place.url.removeprefix("file://"))
             arms = [*self._arms, *(f"fsync-{fsync}" for fsync in self._fsyncs)]
-            for name in (f"floor{number}", *(f"round{number}-{arm}" for arm in arms)):
+            for name in (f"floor{number}", f"floor{number}-changes", *(f"round{number}-{arm}" for arm in arms)):
                 shutil.rmtree(root / name, ignore_errors=True)
 
 
@@ -160,16 +177,7 @@ def destination(build: str) -> str:
     return f"{TOP}/bench/{build}/project/platform"
 
 
-def several(bench: Bench, place: Place, tarballs: list[Path], folder: Path, round_name: str) -> tuple[list[Ran], float]:
-    """Publishers at the same time, each its own tree; outcomes, and the slowest one's seconds."""
-    with lab.gateway(place, bench._templates.keys, folder / f"gateway-{round_name}.db") as client:  # noqa: SLF001
-        jobs = [bench.job(place, tarball, f"{round_name}-{at}", [], client) for at, tarball in enumerate(tarballs)]
-        running = [start("bench.publishing.publisher", job=job) for job in jobs]
-        ran = [one.wait() for one in running]
-    return ran, max(one.outcome["seconds"] for one in ran)
-
-
-def _files_floor(folder: Path, target: Path) -> tuple[float, float]:
+def _files_floor(folder: Path, target: Path, compressor: str) -> tuple[float, float]:
     """The slowest worker's seconds, and the idle share meanwhile."""
     count = os.cpu_count() or 1
     workers = []
@@ -179,7 +187,10 @@ def _files_floor(folder: Path, target: Path) -> tuple[float, float]:
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdin is not None
-        job = {"target": str(target), "list": str(folder / "list"), "worker": number, "workers": count}
+        job = {
+            "target": str(target), "list": str(folder / "list"), "worker": number, "workers": count,
+            "compressor": compressor,
+        }  # fmt: skip
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.flush()
         workers.append(process)

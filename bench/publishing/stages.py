@@ -1,7 +1,8 @@
 """Where the processor time of a preparation goes: each stage alone, over the same tree, in one thread.
 
-``python -m publishing.stages``: a job as JSON on standard input (``tarball``), microseconds of processor time per file
-on standard output. What a whole preparation takes beyond their sum are requests, threads and the interpreter's lock.
+``python -m publishing.stages``: a job as JSON on standard input (``tarball``, ``compressor``), microseconds of
+processor time per file on standard output. What a whole preparation takes beyond their sum are requests, threads and
+the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.objects import Compression, compress
+from include.cvmfs.format.objects import Compressor, compress
 from include.cvmfs.ingest.packing import ContentIndex
 from include.cvmfs.ingest.spool import Spool
 from include.cvmfs.ingest.tree import build_tree
@@ -25,7 +26,7 @@ from include.cvmfs.sources.tarball import TarSource
 _TIMES = 3
 
 
-def stages(tarball: Path) -> dict[str, float]:
+def stages(tarball: Path, compressor: Compressor) -> dict[str, float]:
     """Microseconds per file of each stage, the best of three."""
 
     def read() -> list[tuple[Entry, bytes | None]]:
@@ -37,7 +38,7 @@ def stages(tarball: Path) -> dict[str, float]:
 
     members = read()
     contents = [content for _, content in members if content is not None]
-    packed = [compress(content) for content in contents]
+    packed = [compress(content, compressor) for content in contents]
     digests = [hash_bytes(data).digest for data in packed]
 
     def spool_all(*, catalogs: bool) -> None:
@@ -47,15 +48,15 @@ def stages(tarball: Path) -> dict[str, float]:
                 spool.add(entry, None if content is None else next(left))
             spool.complete()
             if catalogs:
-                build_tree(spool, "/bench", algorithm=Algorithm.SHA1, compression=Compression.ZLIB, put=_drop)
+                build_tree(spool, "/bench", algorithm=Algorithm.SHA1, compression=compressor.compression, put=_drop)
 
     with tempfile.TemporaryDirectory() as folder:
-        index = ContentIndex(Path(folder) / "index.db", algorithm=Algorithm.SHA1, compression=Compression.ZLIB)
+        index = ContentIndex(Path(folder) / "index.db", algorithm=Algorithm.SHA1, compression=compressor.compression)
         with index:
             found = {
                 "read": _cpu_s(read),
                 "index": _cpu_s(partial(_remember, index, contents)),
-                "compress": _cpu_s(lambda: [compress(data) for data in contents]),
+                "compress": _cpu_s(lambda: [compress(data, compressor) for data in contents]),
                 "hash": _cpu_s(lambda: [hash_bytes(data) for data in packed]),
                 "spool": _cpu_s(lambda: spool_all(catalogs=False)),
                 "catalogs": _cpu_s(lambda: spool_all(catalogs=True)),
@@ -82,4 +83,5 @@ def _cpu_s(step: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(stages(Path(json.loads(sys.stdin.readline())["tarball"]))))
+    job = json.loads(sys.stdin.readline())
+    print(json.dumps(stages(Path(job["tarball"]), Compressor(job["compressor"]))))

@@ -46,7 +46,7 @@ GC = [
 PUBLISH = [
     "files", "files_per_s", "floor_files_per_s", "ratio_to_floor", "puts", "heads", "cpu_s_per_1000", "rss_mb",
     "lease_held_s", "second_night_files_per_s", "second_night_floor", "second_night_ratio", "second_night_puts",
-    "changed_files", "stages_us", "fsync",
+    "changed_files", "stages_us", "fsync", "store", "compression", "machine",
 ]  # fmt: skip
 STAGEOUT = [
     "files_per_job_mean", "lag_p50_s", "lag_p95_s", "files_per_block_mean", "with_history_ratio", "failed", "ledger_mb",
@@ -105,8 +105,8 @@ def test_collections_are_measured(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_publications_are_measured(tmp_path: Path) -> None:
-    size = "--files 200 --folders 2 --rounds 1 --past 0 --past-share 0.02"
-    result = measured("publish", size, tmp_path, results=False)
+    size = "--files 200 --folders 2 --rounds 1 --past 0 --past-share 0.02 --compression fast"
+    result = measured("publish", size, tmp_path)
     assert list(result) == PUBLISH
     assert list(result["fsync"]) == ["never", "switch", "always"]
     assert all(row["files_per_s"] > 0 for row in result["fsync"].values())
@@ -229,6 +229,34 @@ def test_latest_that_moves_back_is_seen() -> None:
     assert latest.samples == 5
     assert latest.seen == ["b20261118", "b20261120", "b20261119", "b20261121"]
     assert latest.wrong == ["from b20261120 back to b20261119"]
+
+
+def test_the_next_night_has_most_files_of_the_night_before(tmp_path: Path) -> None:
+    from bench.day import Pool, pack
+
+    (tmp_path / "pool").write_bytes(bytes(range(256)) * 400)
+    pool = Pool(tmp_path / "pool", (0, 10, 3000, 90_000))
+    sums = []
+    for build, before in (("b1", ""), ("b2", "b1")):
+        made = pack(pool, tmp_path, build, "P0", 400, before)
+        with tarfile.open(tmp_path / made.url) as archive:
+            sums.append({member.name: archive.extractfile(member).read() for member in archive})  # type: ignore[union-attr]
+        assert made.size == (tmp_path / made.url).stat().st_size
+    first, second = sums
+    assert len(first) == len(second) == 400
+    files = [name for name, content in first.items() if content]
+    assert 0.6 < sum(first[name] == second[name] for name in files) / len(files) < 0.8
+    assert len({content for content in first.values() if len(content) > 10}) == sum(len(c) > 10 for c in first.values())
+
+
+def test_processor_time_is_that_of_the_task_that_used_it() -> None:
+    from bench.day import _part
+
+    tasks = {"1": "artifact.prepare", "2": "nightlies__example__org.collect", "3": "plan"}
+    names = ("task 1", "task 2", "task 3", "task 4", "weed", "gateway", "scheduler", "fts")
+    assert [_part(name, tasks) for name in names] == [
+        "publisher", "collection", "other tasks", "other tasks", "store", "gateway", "Airflow", "other tasks",
+    ]  # fmt: skip
 
 
 def test_plots_are_sound_svg() -> None:
