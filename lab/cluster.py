@@ -139,6 +139,10 @@ class Cluster:
         return (str(find_program("ip")), "netns", "exec", machine.namespace, *named, *command)
 
 
+_GONE = ("Cannot find device", "No such device")
+"""Words of `ip` about a link that is not there when it looks for it, or when it deletes it."""
+
+
 def _asked(*words: str) -> list[Mapping[str, Any]]:
     answer: list[Mapping[str, Any]] = json.loads(_ip("-json", *words) or "[]")
     return answer
@@ -147,6 +151,6 @@ def _asked(*words: str) -> list[Mapping[str, Any]]:
 def _ip(*words: str, gone: bool = False) -> str:
     """Return what `ip` prints. `gone`: it is good if the thing has gone meanwhile."""
     done = subprocess.run([str(find_program("ip")), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode and not (gone and "Cannot find device" in done.stderr):
+    if done.returncode and not (gone and any(text in done.stderr for text in _GONE)):
         raise LabError(f"ip {' '.join(words)}: {done.stderr.strip()}; run as root where namespaces are allowed")
     return done.stdout

@@ -112,3 +112,20 @@ def test_without_root_or_programs_it_says_what_to_do(monkeypatch: pytest.MonkeyP
     with refused(LabError) as caught:
         Cluster.choose(3)
     assert str(caught.value).endswith("apt-get install socat")
+
+
+@pytest.mark.parametrize("answer", ['Cannot find device "ns7-worker-1"', "RTNETLINK answers: No such device"])
+def test_a_cable_that_goes_with_its_namespace_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    program = tmp_path / "ip"
+    links = '[{"ifname": "ns7-worker-1"}]'
+    program.write_text(
+        f"#!/bin/sh\ncase $* in\n'-json link') echo '{links}';;\n'-json netns list') ;;\n"
+        f"*) echo '{answer}' >&2; exit 1;;\nesac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(clusters, "find_program", lambda _: str(program))
+    Cluster(7, 1).remove()
+    with refused(LabError):
+        Cluster(7, 1).make()
