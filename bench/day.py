@@ -51,6 +51,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.revision.repository import Repository
 from include.errors import NightshiftError
 from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.links import links_of
 from include.nightlies.steps.collect import file_name, reports_of
 from include.nightlies.steps.sources import index_place
 from include.settings.secrets import EnvSecrets
@@ -341,9 +342,9 @@ class Day:
         say(f"1/{self.scale}: a night of one file: {fixed}")
         self.drop(today, self.artifacts, files, before=earlier)
         settings = lab.site.settings.repository(lab.slot.repository)
-        keys = Path(str(settings.public_key)).read_bytes()
-        link = f"{lab.slot.links.folder}/latest"
-        with Reader(settings.public_url, lab.slot.repository, keys, link) as reader:
+        (link,) = links_of(lab.slot, today)  # `latest`
+        key = settings.public_key.read_bytes()
+        with Reader(settings.public_url, lab.slot.repository, key, link) as reader:
             night = self.night(today, self.artifacts, "meanwhile")
         say(f"1/{self.scale}: the night, {KNOWN:.0%} of it known: {night}")
         deleted = self._until_collected("meanwhile")
