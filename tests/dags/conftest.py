@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NoReturn, cast
 
 import pytest
@@ -251,19 +252,22 @@ def reconfigured(site: MiniSite, text: str, *files: str) -> Iterator[MiniSite]:
 @contextmanager
 def meanwhile(sensor: type[BaseSensorOperator], work: Callable[[], object]) -> Iterator[None]:
     """Do this as soon as a task of that kind waits in the triggerer."""
-    waits, defer = threading.Event(), sensor.defer
+    waits, defer, done = SimpleQueue[bool](), sensor.defer, list[object]()
 
     def seen(self: BaseSensorOperator, **kwargs: Any) -> NoReturn:
-        waits.set()
+        waits.put(True)
         defer(self, **kwargs)
 
-    thread = threading.Thread(target=lambda: waits.wait(60) and work())
+    thread = threading.Thread(target=lambda: waits.get() and done.append(work()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sensor, "defer", seen)
         thread.start()
-        yield
-        thread.join()
-    assert waits.is_set()
+        try:
+            yield
+        finally:
+            waits.put(False)  # none came to wait
+            thread.join()
+    assert done
 
 
 @dataclass
