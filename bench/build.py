@@ -4,7 +4,7 @@ The tree is this machine's installed Python software, packed in order and with f
 SeaweedFS, first nights by `stock` and `fast` alternate with a floor: as many processes as cores that read the same
 archive, compress by `fast`, hash, and write or PUT over as many connections. Then a second night with 5 % of the files
 changed and a third without a change. Ends in one line of JSON, which is written to bench/results/build.json, too, with
-a plot beside it; code 1 if a target was missed.
+a plot beside it, unless the run is void (code 3); code 1 if a target was missed.
 """
 
 from __future__ import annotations
@@ -248,9 +248,18 @@ def conclude(
     print(f"floors: within {spread:.0%} of their medians{'; VOID, the machine was not quiet' if void else ''}")
     print(f"missed: {'; '.join(missed) or 'nothing'}")
     line = {name: round(value, 3) for name, value in figures.items()} | {"ok": not missed}
+    if not void:
+        _keep(line, build, stores, results)
+    print(json.dumps(line))
+    return 3 if void else bool(missed)
+
+
+def _keep(line: Mapping[str, Any], build: Build, stores: Mapping[str, dict[str, Any]], results: Path) -> None:
+    """Write the figures and their plot."""
     results.mkdir(parents=True, exist_ok=True)
-    kept = {**line, "stores": stores, "machine": description()}
-    (results / "build.json").write_text(json.dumps(kept, indent=1) + "\n")
+    (results / "build.json").write_text(
+        json.dumps({**line, "stores": stores, "machine": description()}, indent=1) + "\n"
+    )
     (results / "build.svg").write_text(bar_plot(
         f"a first night of {build.files:,} files, {build.bytes / GB:.2f} GB", "processor seconds",
         [
@@ -259,8 +268,6 @@ def conclude(
             for name, found in stores.items() for compressor in ("stock", "fast")
         ],
     ))  # fmt: skip
-    print(json.dumps(line))
-    return 3 if void else bool(missed)
 
 
 @contextmanager

@@ -8,9 +8,10 @@ gives the part of a night that does not grow; then the night that is measured, i
 the night before. Builds stay for three days, a collection deletes the expired build's objects meanwhile, and a reader
 follows `latest` and reads files. Hours = (wall - fixed) x scale + fixed.
 
-Processor seconds are those of processes, looked at five times a second; what nobody was seen to use counts as
-Airflow's. Ends in one line of JSON, which is written to bench/results/day.json, too, with a plot beside it; code 1 if a
-target was missed, an artifact was not published, the collection deleted nothing, or the reader saw an error.
+Processor seconds are sampled five times a second from the processes of the lab; those of processes that ended between
+two samples count as Airflow's. Ends in one line of JSON, which is written to bench/results/day.json, too, with a plot
+beside it; code 1 if a target was missed, an artifact was not published, the collection deleted nothing, or the reader
+saw an error.
 """
 
 from __future__ import annotations
@@ -310,9 +311,9 @@ class Day:
         run = lab.api.ask("GET", f"/dags/{lab.dag_id}/dagRuns/{run_id}")
         tasks = [*lab.tasks(run_id), *(lab.api.task_instances(COLLECTION, collection) if collection else ())]
         done = lab.publications(run_id)
-        if sum(each.state.good for each in done) != artifacts:
-            reasons = {each.reason for each in done if not each.state.good}
-            raise LabError(f"{len(done)} of {artifacts} artifacts of {day} were planned: {'; '.join(reasons)}")
+        if (good := sum(each.state.good for each in done)) != artifacts:
+            reasons = sorted({each.reason for each in done if not each.state.good})
+            raise LabError(f"{good} of {artifacts} artifacts of {day} were published: {'; '.join(reasons)}")
         return Night(
             seconds(run["end_date"]) - seconds(run["queued_at"]),
             len(done),
@@ -388,7 +389,7 @@ def _lab(store: str, compression: str) -> Iterator[BenchLab]:
 
 
 def _scaled(day: Mapping[str, Any], value: float, fixed: float) -> float:
-    """What the whole day takes of something of which the night took so much, and a night of one file so much."""
+    """Scale seconds of the night to the whole day; ``fixed``: those of a night of one file, which do not grow."""
     return (value - fixed) * float(day["scale"]) + fixed
 
 

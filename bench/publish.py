@@ -4,7 +4,7 @@ Each round publishes the same fresh tree into a repository with a past and into 
 in between, in A B B A order; then the second night, with 5 % of the files changed, against its floor: the archive read
 and hashed by the standard library, then bare PUTs of the objects that changed. On a disk (``file:///folder``) the
 tree is also published by each setting of `fsync`. Ends in one line of JSON, which is written to
-bench/results/publish-STORE.json, too, with a plot beside it.
+bench/results/publish-STORE.json, too, with a plot beside it, unless the run is void.
 """
 
 from __future__ import annotations
@@ -148,6 +148,18 @@ def _conclude(rounds: list[Round], shape: Shape, stages: dict[str, float], optio
     if rounds[0].fsync:
         result["fsync"] = {fsync: _flushed([one.fsync[fsync] for one in rounds], shape) for fsync in rounds[0].fsync}
     result |= {"store": options.store, "compression": options.compression, "machine": description()}
+    void = spread > FLOOR_SPREAD
+    print(f"floor: within {spread:.0%} of its median{'; VOID, the machine was not quiet' if void else ''}")
+    if not void:
+        _keep(result, shape, stages, cpu_us, options)
+    print(json.dumps(result))
+    return VOID if void else 0
+
+
+def _keep(
+    result: dict[str, Any], shape: Shape, stages: dict[str, float], cpu_us: float, options: argparse.Namespace
+) -> None:
+    """Write the figures and their plot. ``cpu_us``: processor time of a file in a whole first night, in µs."""
     name = f"publish-{options.store.partition(':')[0]}"
     options.results.mkdir(parents=True, exist_ok=True)
     (options.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -158,10 +170,6 @@ def _conclude(rounds: list[Round], shape: Shape, stages: dict[str, float], optio
             [(options.store.partition("/")[0], parts)],
         )
     )  # fmt: skip
-    void = spread > FLOOR_SPREAD
-    print(f"floor: within {spread:.0%} of its median{'; VOID, the machine was not quiet' if void else ''}")
-    print(json.dumps(result))
-    return VOID if void else 0
 
 
 def _flushed(ran: list[Ran], shape: Shape) -> dict[str, float]:
