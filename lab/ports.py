@@ -138,6 +138,7 @@ def free_port() -> int:
     It is not given again, to this process or to another, before this process ended or was given 100 others.
 
     From below the range that the kernel uses for outgoing connections, which could take it before the server does.
+    Raises LabError: no port is free.
     """
     with _ports_lock:
         for _ in range(1000):

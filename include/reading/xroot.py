@@ -56,7 +56,7 @@ _OF_CLIENT: Mapping[int, tuple[FailureKind, str]] = {
     **dict.fromkeys((203, 204), (FailureKind.REFUSED, "it refuses the credential")),
     304: (FailureKind.MISSING, "it has no such file"),
 }
-"""Errors of the client (XrdClStatus.hh); 3 has a request for a file that another one's failure has ended."""
+"""Errors of the client (XrdClStatus.hh). Error 3: another request failed before, and the file was closed."""
 _CLOSED = SimpleNamespace(ok=False, code=104, errno=0)
 
 
