@@ -13,7 +13,8 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import BinaryIO, ClassVar
+from functools import cache
+from typing import Any, BinaryIO, ClassVar
 
 import zstandard
 
@@ -251,12 +252,26 @@ class _Gzip(_Codec):
     magic = _GZIP
 
     def __init__(self) -> None:
-        self._stream = zlib.decompressobj(wbits=31)
+        library = _inflating()
+        self._stream, self._error = library.decompressobj(wbits=31), library.error
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        out = self._stream.decompress(data, _BLOCK)
+        try:
+            out = self._stream.decompress(data, _BLOCK)
+        except self._error as fault:
+            raise zlib.error(str(fault)) from fault
         self.ended = self._stream.eof
         return out, self._stream.unused_data if self.ended else self._stream.unconsumed_tail
+
+
+@cache
+def _inflating() -> Any:
+    """Import ISA-L's library, which takes half the time of zlib; return zlib where it is not installed."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib
+    return isal_zlib
 
 
 class _Xz(_Codec):

@@ -8,6 +8,7 @@ import io
 import lzma
 import random
 import re
+import sys
 import tarfile
 import threading
 import zlib
@@ -19,7 +20,7 @@ import zstandard
 from hypothesis import given, strategies as st
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
-from include.cvmfs.sources.archive import ArchiveBytes, Reader
+from include.cvmfs.sources.archive import ArchiveBytes, Reader, _inflating
 from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import BLOCK, Member, archive, file, folder, hardlink, symlink
@@ -350,6 +351,15 @@ def test_the_announced_sum_and_size_must_hold() -> None:
         entries(data, size=len(data) - 1)
     with refused(SourceError, member="x.tar"):
         entries(data[:50], size=len(data))
+
+
+def test_a_gzipped_archive_is_unpacked_without_the_faster_library_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "isal", None)
+    _inflating.cache_clear()
+    assert paths(gzip.compress(PLAIN)) == paths(PLAIN)
+    with refused(SourceError, member="x.tar"):
+        entries(gzip.compress(PLAIN)[:-8] + bytes(8))
+    _inflating.cache_clear()
 
 
 @pytest.mark.parametrize("packer", ["gz", "xz", "zst"])
