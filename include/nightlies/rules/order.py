@@ -14,10 +14,9 @@ from include.nightlies.rules.index import Artifact
 
 T = TypeVar("T")
 
-ALONE = 64
-"""Up to so many artifacts, each is a batch of its own and has its own row on the page."""
 AT_LEAST = 16
-"""Batches of a larger run: as many as may be under way at once on a machine or two."""
+"""Up to so many artifacts, each is a batch of its own. Batches of a larger run: as many as may be under way at once on
+a machine or two."""
 TASKS_S = 4.0
 """Cost of the two tasks of a batch beside their work: scheduling, a process each, connections."""
 SHARE = 0.1
@@ -34,8 +33,6 @@ def work_s(size: int | None) -> float:
 
 def batch_count(sizes: Sequence[int | None], limit: int) -> int:
     """Into how many batches, `limit` at most, artifacts of these sizes (bytes; None: not known) are dealt."""
-    if len(sizes) <= ALONE:
-        return min(len(sizes), limit)
     wanted = math.ceil(sum(map(work_s, sizes)) * SHARE / TASKS_S)
     return min(len(sizes), limit, max(AT_LEAST, wanted))
 

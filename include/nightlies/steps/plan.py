@@ -231,7 +231,7 @@ def held_already(
 
 
 def cut(batch: Batch, items: Sequence[Item], limit: int) -> tuple[Batch, ...]:
-    """The batch in at most `limit` pieces of about the same work, in order; on most nights each holds one item."""
+    """The batch in at most `limit` pieces of about the same work, in order; a small build has one for each item."""
     return tuple(replace(batch, items=piece) for piece in dealt(items, [item.size for item in items], limit))
 
 

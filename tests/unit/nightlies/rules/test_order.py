@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from include.nightlies.errors import DependencyCycle, NightlyError, UnknownChoice
 from include.nightlies.rules.destinations import build_directory, check_name, destination, overlapping
 from include.nightlies.rules.index import Artifact
-from include.nightlies.rules.order import ALONE, AT_LEAST, SHARE, TASKS_S, dealt, in_order, select, work_s
+from include.nightlies.rules.order import AT_LEAST, SHARE, TASKS_S, dealt, in_order, select, work_s
 from include.nightlies.steps.plan import MAX_MAPPED
 from include.settings.model import Slot
 from tests.fakes.airflowhome import ROOT
@@ -95,10 +95,12 @@ def test_destinations_inside_one_another_are_found():
     assert set(found) == {("/a/b", "/a/b/c"), ("/a/b", "/a/b/c/d"), ("/a/b/c", "/a/b/c/d"), ("/d", "/d")}
 
 
-def test_a_usual_night_has_a_batch_for_each_artifact_and_many_small_ones_make_few_batches() -> None:
-    assert dealt(range(ALONE), [10_000_000] * ALONE, MAX_MAPPED) == tuple((number,) for number in range(ALONE))
-    batches = dealt(range(1500), [1000] * 1500, MAX_MAPPED)
-    assert len(batches) == AT_LEAST
+def test_a_few_artifacts_are_a_batch_each_and_many_small_ones_make_few_batches() -> None:
+    assert dealt(range(AT_LEAST), [10_000_000] * AT_LEAST, MAX_MAPPED) == tuple((one,) for one in range(AT_LEAST))
+    for count in (AT_LEAST + 1, 48, 1500):
+        batches = dealt(range(count), [1000] * count, MAX_MAPPED)
+        assert len(batches) == AT_LEAST
+        assert max(map(len, batches)) <= count // AT_LEAST + 2
     assert max(map(len, batches)) - min(map(len, batches)) <= 1
     with_large = next(batch for batch in dealt(range(101), [1000] * 50 + [5 * 10**10] + [1000] * 50, 9) if 50 in batch)
     assert with_large[-1] == 50, "a large one is not put together with many small ones"
