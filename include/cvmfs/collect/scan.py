@@ -26,7 +26,7 @@ from pathlib import Path
 
 from include.cvmfs.coordination.condemned import RECORD_BYTES, SHARDS, hashes_in, records_of
 from include.cvmfs.errors import CatalogError, CvmfsError
-from include.cvmfs.format.catalog_file import read_properties
+from include.cvmfs.format.catalog_file import read_properties, read_schema
 from include.cvmfs.format.catalogs import CATALOG_BYTES
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.layout import shape_of
@@ -215,6 +215,7 @@ def read_names(database: bytes, name: ObjectHash) -> CatalogNames:
     except sqlite3.Error as error:
         raise CatalogError("", f"catalog {name}: {error}") from error
     try:
+        read_schema(connection)
         properties = read_properties(connection)
         if (fault := schema_fault(properties)) is not None:
             raise CatalogError(str(properties.get("root_prefix") or ""), f"catalog {name} {fault}")

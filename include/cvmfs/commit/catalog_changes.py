@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CatalogError, MergeError
-from include.cvmfs.format.catalog import Catalog
+from include.cvmfs.format.catalog import Catalog, CatalogContents
+from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import COLUMNS, Dirent
 from include.cvmfs.format.hashes import DIGEST_BYTES, path_hash
 from include.cvmfs.format.layout import KEY, MTIME_NS, columns_of
@@ -20,59 +22,84 @@ from include.cvmfs.revision.revision import Revision
 Names = Mapping[str, frozenset[str]]
 """By directory, the names in it that differ or lead to something that does."""
 
+SMALL_BYTES = 128 << 10
+"""A catalog of some hundred entries, and no more."""
 _FEW = 256
 _SHAPES = 64
 _USABLE: dict[tuple[tuple[str, str], ...], tuple[str, ...] | None] = {}  # by the schema's text
 _BEFORE, _AFTER = "main", "after"
+_NAME = COLUMNS.index("name")
 
 
 class CatalogComparison:
-    """The SQLite file of a catalog mounted at ``mount``, opened to be compared with others that came after it."""
+    """A catalog, opened to be compared with others that came after it.
 
-    def __init__(self, before: bytes, mount: str) -> None:
-        self._both = open_image(before)
-        self._mount = mount
+    Small ones are read whole: for them the compilation of statements would cost more than their rows.
+    """
+
+    def __init__(self, catalogs: CatalogCache, before: Catalog) -> None:
+        self._catalogs = catalogs
+        self._before = before
+        self._contents: CatalogContents | None = None
+        self._both: sqlite3.Connection | None = None
         self._tables: list[tuple[str, str]] | None = None
 
     def close(self) -> None:
-        self._both.close()
+        if self._both is not None:
+            self._both.close()
 
-    def names(self, after: bytes) -> Names | None:
+    def names(self, after: Catalog) -> Names | None:
         """Return which names differ, the catalog's own root entry apart.
 
         None where the files have different columns, and must be listed to be compared. Raises CatalogError for a row
         that is not where its parent and name put it, MergeError for one with a slash in its name.
         """
+        mount = self._before.path
         try:
-            self._both.execute(f"ATTACH ':memory:' AS {_AFTER}")
-            try:
-                self._both.deserialize(after, name=_AFTER)
-                columns = self._columns()
-                return None if columns is None else _Changes(self._both, self._mount, columns).names()
-            finally:
-                self._both.execute(f"DETACH {_AFTER}")
+            if max(self._before.size, after.size) <= SMALL_BYTES:
+                if self._contents is None:
+                    self._contents = self._before.contents()
+                contents = after.contents()
+                return (
+                    None if contents.shape != self._contents.shape else _Read(self._contents, contents, mount).names()
+                )
+            return self._attached(after)
         except (sqlite3.Error, TypeError, ValueError, OverflowError) as fault:
-            raise CatalogError(self._mount, f"damaged catalog: {fault}") from fault
+            raise CatalogError(mount, f"damaged catalog: {fault}") from fault
 
-    def _columns(self) -> tuple[str, ...] | None:
+    def _attached(self, after: Catalog) -> Names | None:
+        assert self._before.name is not None  # noqa: S101 - asked for by the callers
+        assert after.name is not None  # noqa: S101
+        if self._both is None:
+            self._both = open_image(self._catalogs.database(self._before.name))
+        self._both.execute(f"ATTACH ':memory:' AS {_AFTER}")
+        try:
+            self._both.deserialize(self._catalogs.database(after.name), name=_AFTER)
+            columns = self._columns(self._both)
+            return None if columns is None else _Attached(self._both, self._before.path, columns).names()
+        finally:
+            self._both.execute(f"DETACH {_AFTER}")
+
+    def _columns(self, both: sqlite3.Connection) -> tuple[str, ...] | None:
         if self._tables is None:
-            self._tables = self._tables_of(_BEFORE)
-        if self._tables != self._tables_of(_AFTER):
+            self._tables = _tables_of(both, _BEFORE)
+        if self._tables != _tables_of(both, _AFTER):
             return None
         shape = tuple(self._tables)
         if shape not in _USABLE:
-            present = columns_of(self._both, "catalog")
+            present = columns_of(both, "catalog")
             columns = tuple(name for name in (*KEY, *COLUMNS) if name in present or name != MTIME_NS)
             needed = (("catalog", columns), ("nested_catalogs", ("path", "sha1", "size")))
-            usable = all(set(names) <= set(columns_of(self._both, table)) for table, names in needed)
+            usable = all(set(names) <= set(columns_of(both, table)) for table, names in needed)
             if len(_USABLE) > _SHAPES:
                 _USABLE.clear()
             _USABLE[shape] = columns if usable else None
         return _USABLE[shape]
 
-    def _tables_of(self, side: str) -> list[tuple[str, str]]:
-        sql = f"SELECT name, sql FROM {side}.sqlite_schema WHERE type = 'table' ORDER BY name"  # noqa: S608
-        return self._both.execute(sql).fetchall()
+
+def _tables_of(both: sqlite3.Connection, side: str) -> list[tuple[str, str]]:
+    sql = f"SELECT name, sql FROM {side}.sqlite_schema WHERE type = 'table' ORDER BY name"  # noqa: S608
+    return both.execute(sql).fetchall()
 
 
 def _top(letter: str, other: str) -> str:
@@ -81,11 +108,15 @@ def _top(letter: str, other: str) -> str:
     return f"EXISTS (SELECT 1 FROM {other}.catalog p WHERE {where})"  # noqa: S608
 
 
-class _Changes:
-    def __init__(self, both: sqlite3.Connection, mount: str, columns: tuple[str, ...]) -> None:
-        self._both = both
+_Row = tuple[int, int, int, int, str]
+"""Key, parent's key and name."""
+
+
+class _Changes(ABC):
+    """The names that differ between two versions of a catalog; how their rows are found is the subclass's."""
+
+    def __init__(self, mount: str) -> None:
         self._mount = mount
-        self._columns = columns
         self._paths: dict[tuple[str, int, int], str | None] = {
             (side, *path_hash(mount)): mount for side in (_BEFORE, _AFTER)
         }
@@ -94,17 +125,29 @@ class _Changes:
     def names(self) -> Names:
         for side, row in self._rows():
             self._note(self._path(side, *row))
-        tables = ["nested_catalogs"]
-        if columns_of(self._both, "bind_mountpoints") and self._any("bind_mountpoints"):
-            tables.append("bind_mountpoints")
-        for table in tables:
-            for path in self._references(table):
-                if is_below(path, self._mount):
-                    self._note(path)
-        if self._any("chunks"):
-            for side, key in self._chunked():
-                self._note(self._path_of_key(side, *key))
+        for path in self._references():
+            if is_below(path, self._mount):
+                self._note(path)
+        for side, key in self._chunked():
+            above = self._row(side, *key)
+            self._note(None if above is None else self._path(side, *key, *above))
         return {path: frozenset(names) for path, names in self._names.items()}
+
+    @abstractmethod
+    def _rows(self) -> Iterable[tuple[str, _Row]]:
+        """Give the differing rows of either side; of what only one has, the top at least."""
+
+    @abstractmethod
+    def _references(self) -> Iterable[str]:
+        """Give the paths at which nested catalogs or bind mountpoints differ."""
+
+    @abstractmethod
+    def _chunked(self) -> Iterable[tuple[str, tuple[int, int]]]:
+        """Give the keys of files that both have and whose chunks differ."""
+
+    @abstractmethod
+    def _row(self, side: str, first: int, second: int) -> tuple[Any, ...] | None:
+        """Look up the parent's key and the name of a row."""
 
     def _note(self, path: str | None) -> None:
         if path is None or path == self._mount:
@@ -118,17 +161,83 @@ class _Changes:
                 above, _, name = step.rpartition("/")
                 self._names.setdefault(above, set()).add(name)
 
+    def _path(self, side: str, first: int, second: int, *parent_and_name: int | str | None) -> str | None:
+        """The path of a row, from its name and the rows above it; None for one that no way leads to."""
+        way: list[tuple[tuple[str, int, int], str]] = []
+        key = (side, first, second)
+        above_1, above_2, name = parent_and_name
+        while key not in self._paths:
+            self._paths[key] = None  # a circle ends here
+            way.append((key, str(name)))
+            key = (side, int(above_1 or 0), int(above_2 or 0))
+            if key in self._paths:
+                break
+            row = self._row(*key)
+            if row is None:
+                break
+            above_1, above_2, name = row
+        path = self._paths.get(key)
+        for key, name in reversed(way):
+            if path is None:
+                break
+            path = f"{path}/{name}"
+            if "/" in name:  # it would be read as a deeper path
+                raise MergeError(path, str(name_fault(name)))
+            if path_hash(path) != key[1:]:
+                raise CatalogError(path, "its row does not match its parent and name")
+            self._paths[key] = path
+        return path
+
+
+class _Read(_Changes):
+    """Of two small catalogs, which were read whole."""
+
+    def __init__(self, before: CatalogContents, after: CatalogContents, mount: str) -> None:
+        super().__init__(mount)
+        self._sides = {_BEFORE: before, _AFTER: after}
+
+    def _pairs(self) -> Iterator[tuple[str, CatalogContents, CatalogContents]]:
+        before, after = self._sides.values()
+        return iter(((_AFTER, after, before), (_BEFORE, before, after)))
+
+    def _rows(self) -> Iterator[tuple[str, _Row]]:
+        for side, rows, others in self._pairs():
+            for row in rows.rows - others.rows:
+                yield side, (*row[:4], row[4 + _NAME])
+
+    def _references(self) -> Iterator[str]:
+        for _, mine, others in self._pairs():
+            yield from (str(row[1]) for row in mine.references - others.references)
+
+    def _chunked(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        for side, mine, others in self._pairs():
+            for key in {row[:2] for row in mine.chunks - others.chunks}:
+                if key in others.by_key:
+                    yield side, key
+
+    def _row(self, side: str, first: int, second: int) -> tuple[Any, ...] | None:
+        row = self._sides[side].by_key.get((first, second))
+        return None if row is None else (*row[2:4], row[4 + _NAME])
+
+
+class _Attached(_Changes):
+    """Of two catalogs in one connection."""
+
+    def __init__(self, both: sqlite3.Connection, mount: str, columns: tuple[str, ...]) -> None:
+        super().__init__(mount)
+        self._both = both
+        self._columns = columns
+
     def _any(self, table: str) -> bool:
         """Tell whether either side has a row in a table; most catalogs have none in the rarer ones."""
         exists = (f"EXISTS (SELECT 1 FROM {side}.{table})" for side in (_BEFORE, _AFTER))  # noqa: S608
         return bool(self._both.execute(f"SELECT {' OR '.join(exists)}").fetchone()[0])
 
-    def _rows(self) -> Iterator[tuple[str, tuple[int, int, int, int, str]]]:
-        """Key, parent's key and name of differing rows of either side; of what only one has, the top."""
+    def _rows(self) -> Iterator[tuple[str, _Row]]:
         rows = self._by_rowid()
         yield from self._by_key() if rows is None else rows
 
-    def _by_rowid(self) -> list[tuple[str, tuple[int, int, int, int, str]]] | None:
+    def _by_rowid(self) -> list[tuple[str, _Row]] | None:
         """Rows keep their numbers while a catalog is edited, and comparing by number is fast; None if they moved."""
         differs = " OR ".join(f"n.{name} IS NOT o.{name}" for name in self._columns)
         columns = ", ".join(f"{{0}}.{name}" for name in self._columns)
@@ -158,7 +267,7 @@ class _Changes:
             if others.get(key) != row
         ]
 
-    def _by_key(self) -> Iterator[tuple[str, tuple[int, int, int, int, str]]]:
+    def _by_key(self) -> Iterator[tuple[str, _Row]]:
         differs = " OR ".join(f"n.{name} IS NOT o.{name}" for name in self._columns[2:])
         on = "ON o.md5path_1 = n.md5path_1 AND o.md5path_2 = n.md5path_2"
         new, old = f"{_AFTER}.catalog n", f"{_BEFORE}.catalog o"
@@ -172,14 +281,20 @@ class _Changes:
             for row in self._both.execute(f"SELECT {columns} FROM {tables} {on} WHERE {where}"):  # noqa: S608
                 yield side, row
 
-    def _references(self, table: str) -> Iterator[str]:
+    def _references(self) -> Iterator[str]:
+        tables = ["nested_catalogs"]
+        if columns_of(self._both, "bind_mountpoints") and self._any("bind_mountpoints"):
+            tables.append("bind_mountpoints")
         columns = "path, sha1, size"
-        for side, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
-            sql = f"SELECT {columns} FROM {side}.{table} EXCEPT SELECT {columns} FROM {other}.{table}"  # noqa: S608
-            for row in self._both.execute(sql):
-                yield str(row[0])
+        for table in tables:
+            for side, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
+                sql = f"SELECT {columns} FROM {side}.{table} EXCEPT SELECT {columns} FROM {other}.{table}"  # noqa: S608
+                for row in self._both.execute(sql):
+                    yield str(row[0])
 
     def _chunked(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        if not self._any("chunks"):
+            return
         columns = "md5path_1, md5path_2, offset, size, hash"
         for side, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
             differing = f"SELECT {columns} FROM {side}.chunks EXCEPT SELECT {columns} FROM {other}.chunks"  # noqa: S608
@@ -187,42 +302,12 @@ class _Changes:
             for row in self._both.execute(f"SELECT DISTINCT md5path_1, md5path_2 FROM ({differing}) {of_both}"):  # noqa: S608
                 yield side, row
 
-    def _path_of_key(self, side: str, first: int, second: int) -> str | None:
-        row = self._both.execute(
+    def _row(self, side: str, first: int, second: int) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = self._both.execute(
             f"SELECT parent_1, parent_2, name FROM {side}.catalog WHERE md5path_1 = ? AND md5path_2 = ?",  # noqa: S608
             (first, second),
         ).fetchone()
-        return None if row is None else self._path(side, first, second, *row)
-
-    def _path(self, side: str, first: int, second: int, *parent_and_name: int | str | None) -> str | None:
-        """The path of a row, from its name and the rows above it; None for one that no way leads to."""
-        way: list[tuple[tuple[str, int, int], str]] = []
-        key = (side, first, second)
-        above_1, above_2, name = parent_and_name
-        while key not in self._paths:
-            self._paths[key] = None  # a circle ends here
-            way.append((key, str(name)))
-            key = (side, int(above_1 or 0), int(above_2 or 0))
-            if key in self._paths:
-                break
-            row = self._both.execute(
-                f"SELECT parent_1, parent_2, name FROM {side}.catalog WHERE md5path_1 = ? AND md5path_2 = ?",  # noqa: S608
-                key[1:],
-            ).fetchone()
-            if row is None:
-                break
-            above_1, above_2, name = row
-        path = self._paths.get(key)
-        for key, name in reversed(way):
-            if path is None:
-                break
-            path = f"{path}/{name}"
-            if "/" in name:  # it would be read as a deeper path
-                raise MergeError(path, str(name_fault(name)))
-            if path_hash(path) != key[1:]:
-                raise CatalogError(path, "its row does not match its parent and name")
-            self._paths[key] = path
-        return path
+        return row
 
 
 Left = tuple[str, Dirent]

@@ -158,9 +158,8 @@ class Bases:
             return {}
         if (old.digest, new.digest) not in self._names:
             if old.digest not in self._comparisons:
-                self._comparisons[old.digest] = CatalogComparison(self.catalogs.database(old), catalog.path)
-            names = self._comparisons[old.digest].names(self.catalogs.database(new))
-            self._names[old.digest, new.digest] = names
+                self._comparisons[old.digest] = CatalogComparison(self.catalogs, catalog)
+            self._names[old.digest, new.digest] = self._comparisons[old.digest].names(other)
         return self._names[old.digest, new.digest]
 
     def close(self) -> None:

@@ -7,15 +7,16 @@ Format: docs/formats.md, catalogs. A catalog knows its own rows only; how catalo
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from include.cvmfs.errors import CatalogError, FormatError, ObjectDamaged
-from include.cvmfs.format.catalog_file import CatalogFile, read_properties
+from include.cvmfs.format.catalog_file import CatalogFile, read_properties, read_schema
 from include.cvmfs.format.dirent import Chunk, Dirent, algorithm_of, digest_of
 from include.cvmfs.format.hashes import CATALOG, PARTIAL, Algorithm, ObjectHash, hash_bytes, path_hash
-from include.cvmfs.format.layout import MTIME_NS, Layout, shape_of
+from include.cvmfs.format.layout import MTIME_NS, Layout, Shape, Tables, shape_of
 from include.cvmfs.format.objects import Compression, compress, decompress
 from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.format.schema import (
@@ -71,15 +72,33 @@ class PackedCatalog:
         return cls(hash_bytes(data, algorithm, CATALOG), data, len(database))
 
 
+@dataclass(frozen=True)
+class CatalogContents:
+    """All rows of a catalog, unchecked. Those of entries: key, parent's key, then :data:`COLUMNS`; of references: the
+    kind, then path, hash and size; of chunks: key of the file, then offset, size and hash."""
+
+    shape: Shape
+    rows: frozenset[tuple[Any, ...]]
+    references: frozenset[tuple[Any, ...]]
+    chunks: frozenset[tuple[Any, ...]]
+
+    @cached_property
+    def by_key(self) -> Mapping[tuple[int, int], tuple[Any, ...]]:
+        """The rows of entries by their path hash."""
+        return {row[:2]: row for row in self.rows}
+
+
 class Catalog(CatalogFile):
     """A catalog. ``path`` is its mount path (``""`` for the repository's root catalog)."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str, name: ObjectHash | None = None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: str, name: ObjectHash | None = None, tables: Tables | None = None
+    ) -> None:
         super().__init__(connection, path, name)
         self._writable = False
         self._uncounted: tuple[str, ...] = ()
-        self._shape = self._guarded(lambda: shape_of(self._db))
-        self._statistics = self._read_statistics()
+        self._counters: Statistics | None = None
+        self._shape = self._guarded(lambda: shape_of(self._db, tables))
 
     # -- opening and closing
 
@@ -87,6 +106,7 @@ class Catalog(CatalogFile):
     def create(cls, path: str, root_entry: Dirent, layout: Layout = Layout.PLAIN) -> Catalog:
         """A new catalog with the entry of its own root directory; nested ones get ``root_prefix``."""
         catalog = cls(open_image(empty_image(layout)), path)
+        catalog.statistics  # noqa: B018
         if path:
             catalog.set_property("root_prefix", path)
         catalog.add(path, root_entry.changed(nested_root=bool(path), mountpoint=False, name=name_of(path)))
@@ -102,6 +122,7 @@ class Catalog(CatalogFile):
             raise CatalogError("", "the object is not an SQLite file")
         connection = open_image(database)
         try:
+            tables = read_schema(connection)
             properties = read_properties(connection)
             fault = schema_fault(properties)
         except (sqlite3.Error, ValueError, TypeError) as error:
@@ -109,7 +130,7 @@ class Catalog(CatalogFile):
         path = str(properties.get("root_prefix") or "")
         if fault is not None:
             raise CatalogError(path, f"the catalog {fault}")
-        catalog = cls(connection, path, name)
+        catalog = cls(connection, path, name, tables)
         catalog.size = len(database)
         return catalog
 
@@ -126,7 +147,7 @@ class Catalog(CatalogFile):
 
     def to_bytes(self) -> bytes:
         """The SQLite file, statistics written, free pages dropped when there are many."""
-        rows = self._statistics.rows()
+        rows = self.statistics.rows()
         self._run("SAVEPOINT counted")  # one transaction instead of one for each counter
         self._many("INSERT OR REPLACE INTO statistics VALUES (?,?)", rows)
         self._run("RELEASE counted")
@@ -161,7 +182,10 @@ class Catalog(CatalogFile):
 
     @property
     def statistics(self) -> Statistics:
-        return self._statistics
+        if self._counters is None:
+            self._read_statistics()
+        assert self._counters is not None  # noqa: S101 - read in the line above
+        return self._counters
 
     @property
     def layout(self) -> Layout:
@@ -180,12 +204,12 @@ class Catalog(CatalogFile):
     @property
     def lacks_counters_below(self) -> bool:
         """Tell whether the file, of an older revision, does not have all counters of what is nested below it."""
-        return bool(self._uncounted)
+        return bool(self.statistics and self._uncounted)
 
     def complete_counters(self, below: Counts) -> None:
         """Give the counters that the file lacks their values, out of what was counted in the nested catalogs."""
-        counters = self._statistics.below.as_dict() | {name: getattr(below, name) for name in self._uncounted}
-        self._statistics = Statistics(self._statistics.own, Counts(**counters))
+        counters = self.statistics.below.as_dict() | {name: getattr(below, name) for name in self._uncounted}
+        self._counters = Statistics(self.statistics.own, Counts(**counters))
         self._uncounted = ()
 
     def lookup(self, path: str) -> Dirent | None:
@@ -211,6 +235,19 @@ class Catalog(CatalogFile):
         columns = f"md5path_1, md5path_2, {self._shape.select}"
         sql = f"SELECT {columns} FROM catalog WHERE parent_1=? AND parent_2=? ORDER BY name"
         return self._all(sql, *path_hash(path))
+
+    def contents(self) -> CatalogContents:
+        """All that is in it, for catalogs of few entries."""
+        shape = self._shape
+        references = f"SELECT 1, path, sha1, {shape.nested_size} FROM nested_catalogs"
+        if shape.has_binds:
+            references += " UNION ALL SELECT 2, path, sha1, size FROM bind_mountpoints"
+        return CatalogContents(
+            shape,
+            frozenset(self._all(f"SELECT md5path_1, md5path_2, parent_1, parent_2, {shape.select} FROM catalog")),
+            frozenset(self._all(references)),
+            frozenset(self._all("SELECT md5path_1, md5path_2, offset, size, hash FROM chunks")),
+        )
 
     def row_count(self) -> int:
         return int((self._one("SELECT count(*) FROM catalog") or (0,))[0])
@@ -335,20 +372,20 @@ class Catalog(CatalogFile):
 
     def set_statistics(self, counted: Statistics) -> None:
         """Replace all counters by what was counted."""
-        self._statistics = counted
+        self._counters = counted
 
     def set_nested(self, reference: NestedRef, grown: Counts) -> None:
         """Point a mountpoint at a catalog; ``grown``: what this adds to the counters below (self and subtree)."""
         new = self.nested_at(reference.path) is None
         row = (reference.path, str(reference.hash), reference.size)
         self._run(f"INSERT OR REPLACE INTO nested_catalogs (path, sha1, size) VALUES ({_TEXT},?,?)", *row)
-        self._statistics = Statistics(self._statistics.own + Counts(nested=int(new)), self._statistics.below + grown)
+        self._counters = Statistics(self.statistics.own + Counts(nested=int(new)), self.statistics.below + grown)
 
     def remove_nested(self, path: str, shrunk: Counts) -> None:
         """Forget a nested catalog; ``shrunk``: its own counters and those below it."""
         if not self._run(f"DELETE FROM nested_catalogs WHERE path = {_TEXT}", path):
             raise CatalogError(path, "no such nested catalog to remove")
-        self._statistics = Statistics(self._statistics.own - Counts(nested=1), self._statistics.below - shrunk)
+        self._counters = Statistics(self.statistics.own - Counts(nested=1), self.statistics.below - shrunk)
 
     def next_hardlink_group(self) -> int:
         return int((self._one("SELECT max(hardlinks) >> 32 FROM catalog") or (0,))[0] or 0) + 1
@@ -405,6 +442,7 @@ class Catalog(CatalogFile):
         """Bring a catalog of a revision before 6 of the schema up to that one; refuse a newer one than we write."""
         if self._writable:
             return
+        self.statistics  # noqa: B018 - before a row is changed: counters that the file lacks are counted
         try:
             fault = revision_fault({"schema_revision": self.get_property("schema_revision")})
         except (ValueError, OverflowError) as error:
@@ -442,10 +480,10 @@ class Catalog(CatalogFile):
     # -- private
 
     def _count(self, change: Counts) -> None:
-        self._statistics = Statistics(self._statistics.own + change, self._statistics.below)
+        self._counters = Statistics(self.statistics.own + change, self.statistics.below)
 
-    def _read_statistics(self) -> Statistics:
-        """The counters of the file; own ones that an older revision lacks are counted."""
+    def _read_statistics(self) -> None:
+        """Take the counters of the file; own ones that an older revision lacks are counted."""
         sql = "SELECT counter, value FROM statistics"
         values = self._guarded(lambda: {str(k): int(v or 0) for k, v in self._all(sql)})
         absent = [n for n in NAMES if f"self_{n}" not in values]
@@ -453,7 +491,7 @@ class Catalog(CatalogFile):
         own = Counts(**{n: counted[n] if n in counted else values[f"self_{n}"] for n in NAMES})
         nested = own.nested or self._one("SELECT 1 FROM nested_catalogs LIMIT 1")
         self._uncounted = tuple(n for n in NAMES if nested and f"subtree_{n}" not in values)
-        return Statistics(own, Counts(**{n: values.get(f"subtree_{n}", 0) for n in NAMES}))
+        self._counters = Statistics(own, Counts(**{n: values.get(f"subtree_{n}", 0) for n in NAMES}))
 
     def _references(self, sql: str, *values: object) -> list[NestedRef]:
         rows = self._all(sql, *values)

@@ -9,18 +9,27 @@ from typing import Any, TypeVar
 from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.dirent import Flag
 from include.cvmfs.format.hashes import ObjectHash, path_hash
+from include.cvmfs.format.layout import OF_SEVERAL_FORMS, Tables
 from include.cvmfs.format.paths import bytes_of_name
 from include.cvmfs.format.schema import row_fault
 
 _T = TypeVar("_T")
 
 
+def read_schema(connection: sqlite3.Connection) -> Tables:
+    """The tables of a catalog that have more than one form. Raises sqlite3.Error, also for a file with programs."""
+    tables = []
+    for name, kind, page, sql in connection.execute("SELECT name, type, rootpage, sql FROM sqlite_schema"):
+        # Views, triggers and virtual tables are programs, which may have no end; no stock tool writes any.
+        if kind not in ("table", "index") or not page:
+            raise sqlite3.DatabaseError(f"it holds {str(name)[:40]!r}, which is neither table nor index")
+        if name in OF_SEVERAL_FORMS:
+            tables.append((name, sql))
+    return tuple(tables)
+
+
 def read_properties(connection: sqlite3.Connection) -> dict[str, object]:
-    """The properties of a catalog. Raises sqlite3.Error, also for a file that holds programs."""
-    # Views, triggers and virtual tables are programs, which may have no end; no stock tool writes any.
-    strange = "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0"
-    if (row := connection.execute(strange).fetchone()) is not None:
-        raise sqlite3.DatabaseError(f"it holds {str(row[0])[:40]!r}, which is neither table nor index")
+    """The properties of a catalog. Raises sqlite3.Error."""
     return dict(connection.execute("SELECT key, value FROM properties"))
 
 

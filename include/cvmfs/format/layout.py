@@ -79,7 +79,10 @@ KEY = ("md5path_1", "md5path_2", "parent_1", "parent_2")
 MTIME_NS = "mtimens"
 XATTR = "xattr"
 _PLAIN = (*KEY, *(name for name in COLUMNS if name != MTIME_NS))
-_SHAPE = "SELECT name, sql FROM sqlite_schema WHERE name IN ('catalog', 'nested_catalogs', 'bind_mountpoints')"
+OF_SEVERAL_FORMS = ("catalog", "nested_catalogs", "bind_mountpoints")
+_TABLES = f"SELECT name, sql FROM sqlite_schema WHERE name IN {OF_SEVERAL_FORMS}"  # noqa: S608
+Tables = tuple[tuple[str, str], ...]
+"""Tables of several forms, with the text that made each."""
 _SHAPES = 64
 
 
@@ -128,7 +131,7 @@ class Shape:
     has_binds: bool
 
 
-_KNOWN: dict[tuple[tuple[str, str], ...], Shape] = {}  # by the schema's text, of few kinds
+_KNOWN: dict[Tables, Shape] = {}  # of few kinds
 
 
 def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
@@ -136,9 +139,9 @@ def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
     return tuple(str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})"))
 
 
-def shape_of(connection: sqlite3.Connection) -> Shape:
-    """The shape of an open catalog. Raises sqlite3.Error."""
-    key = tuple(connection.execute(_SHAPE).fetchall())
+def shape_of(connection: sqlite3.Connection, tables: Tables | None = None) -> Shape:
+    """The shape of an open catalog; ``tables``: its own, if they were read before. Raises sqlite3.Error."""
+    key = tuple(connection.execute(_TABLES).fetchall()) if tables is None else tables
     if (shape := _KNOWN.get(key)) is None:
         present = columns_of(connection, "catalog")
         names = (*KEY, *COLUMNS)
