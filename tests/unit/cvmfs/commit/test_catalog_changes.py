@@ -5,12 +5,15 @@ from __future__ import annotations
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from include.cvmfs.collect.scan import ScanCache, walk
 from include.cvmfs.commit import catalog_changes
+from include.cvmfs.commit.catalog_changes import CatalogComparison, Names
 from include.cvmfs.commit.commit import Change, Head, commit_group, read_head, store_all
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
@@ -212,9 +215,11 @@ XATTR = bytes.fromhex("01010803757365722e666f6f626172")
 MANY = 300  # more differences than are compared row by row
 
 
-@pytest.fixture(params=[2, 5000], ids=["in small batches", "in one batch"])
+@pytest.fixture(params=["compared by SQLite, in small batches", "read whole, in one batch"])
 def repository(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> EditedStore:
-    monkeypatch.setattr(catalog_changes, "_BATCH", request.param)
+    if "small" in request.param:
+        monkeypatch.setattr(catalog_changes, "SMALL_BYTES", 0)
+        monkeypatch.setattr(catalog_changes, "_BATCH", 2)
     return EditedStore()
 
 
@@ -316,6 +321,51 @@ def test_many_files_of_a_directory_come_change_and_go_beside_the_work_of_others(
     assert contents(repository, merged) == expected
     again = merge(repository.cache, base=base, new=new, current=merged, lease_path="/d")
     assert not again.changed
+
+
+PATHS = [f"/{one}{two}" for one in "abc" for two in ("", "/d", "/d/f", "/d/g", "/e", "/e/f")]
+STEPS = st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(["", "dir", "nested", "big", "x", "y"])), max_size=9)
+
+
+def take(edit: Edit, steps: list[tuple[str, str]]) -> None:
+    """Put something at each path, or remove what is there; a step that cannot be taken is left out."""
+    for path, what in steps:
+        with suppress(CvmfsError):
+            if edit.lookup(path) is not None:
+                edit.remove(path)
+            if what == "dir":
+                edit.add(path, DIRECTORY)
+            elif what == "nested":
+                edit.make_nested(path, DIRECTORY)
+            elif what == "big":
+                pieces = [Chunk(0, 5, hash_bytes(b"%d" % len(steps), suffix="P"))]
+                edit.add(path, Dirent("", stat.S_IFREG | 0o644, size=5, chunked=True, mtime=1), pieces)
+            elif what:
+                edit.add(path, file(what.encode()))
+
+
+@given(STEPS, STEPS)
+def test_a_comparison_finds_the_same_however_it_is_made(first: list[tuple[str, str]], second: list[tuple[str, str]]):
+    repository = EditedStore()
+    everywhere = [(path, "dir") for path in PATHS if not path.endswith(("f", "g"))]
+    before = after(repository, repository.root, lambda edit: take(edit, everywhere + first))
+    catalogs = [repository.cache.open(root) for root in (before, after(repository, before, lambda e: take(e, second)))]
+
+    def found(**limits: int) -> Names:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in limits.items():
+                patch.setattr(catalog_changes, name, value)
+            comparison = CatalogComparison(repository.cache, catalogs[0])
+            names = comparison.names(catalogs[1])
+            comparison.close()
+        assert names is not None
+        return names
+
+    read = found()
+    assert found(SMALL_BYTES=0) == read
+    by_key = found(SMALL_BYTES=0, _FEW=-1)  # of what only one side has it names the top
+    of_both = {path for path in read if all(catalog.lookup(path) for catalog in catalogs)}
+    assert {path: by_key.get(path) for path in of_both} == {path: read[path] for path in of_both}
 
 
 @pytest.mark.parametrize("theirs", ["other", ""], ids=["changed", "removed"])
