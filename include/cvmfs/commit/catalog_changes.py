@@ -10,11 +10,11 @@ from typing import Any
 
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CatalogError, MergeError
-from include.cvmfs.format.catalog import Catalog, CatalogContents
+from include.cvmfs.format.catalog import Catalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import COLUMNS, Dirent
 from include.cvmfs.format.hashes import DIGEST_BYTES, path_hash
-from include.cvmfs.format.layout import KEY, MTIME_NS, columns_of
+from include.cvmfs.format.layout import KEY, MTIME_NS, CatalogContents, columns_of
 from include.cvmfs.format.paths import ancestors, is_below, name_fault, parent_of
 from include.cvmfs.format.schema import LARGEST, Counts, open_image
 from include.cvmfs.revision.revision import Revision
@@ -190,7 +190,7 @@ class _Changes(ABC):
 
 
 class _Read(_Changes):
-    """Of two small catalogs, which were read whole."""
+    """Changes between two small catalogs, which were read whole."""
 
     def __init__(self, before: CatalogContents, after: CatalogContents, mount: str) -> None:
         super().__init__(mount)
@@ -221,7 +221,7 @@ class _Read(_Changes):
 
 
 class _Attached(_Changes):
-    """Of two catalogs in one connection."""
+    """Changes between two catalogs in one connection."""
 
     def __init__(self, both: sqlite3.Connection, mount: str, columns: tuple[str, ...]) -> None:
         super().__init__(mount)

@@ -7,16 +7,15 @@ Format: docs/formats.md, catalogs. A catalog knows its own rows only; how catalo
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from include.cvmfs.errors import CatalogError, FormatError, ObjectDamaged
 from include.cvmfs.format.catalog_file import CatalogFile, read_properties, read_schema
 from include.cvmfs.format.dirent import Chunk, Dirent, algorithm_of, digest_of
 from include.cvmfs.format.hashes import CATALOG, PARTIAL, Algorithm, ObjectHash, hash_bytes, path_hash
-from include.cvmfs.format.layout import MTIME_NS, Layout, Shape, Tables, shape_of
+from include.cvmfs.format.layout import MTIME_NS, CatalogContents, Layout, Tables, shape_of
 from include.cvmfs.format.objects import Compression, compress, decompress
 from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.format.schema import (
@@ -70,22 +69,6 @@ class PackedCatalog:
     def of(cls, database: bytes, algorithm: Algorithm = Algorithm.SHA1) -> PackedCatalog:
         data = compress(database)
         return cls(hash_bytes(data, algorithm, CATALOG), data, len(database))
-
-
-@dataclass(frozen=True)
-class CatalogContents:
-    """All rows of a catalog, unchecked. Those of entries: key, parent's key, then :data:`COLUMNS`; of references: the
-    kind, then path, hash and size; of chunks: key of the file, then offset, size and hash."""
-
-    shape: Shape
-    rows: frozenset[tuple[Any, ...]]
-    references: frozenset[tuple[Any, ...]]
-    chunks: frozenset[tuple[Any, ...]]
-
-    @cached_property
-    def by_key(self) -> Mapping[tuple[int, int], tuple[Any, ...]]:
-        """The rows of entries by their path hash."""
-        return {row[:2]: row for row in self.rows}
 
 
 class Catalog(CatalogFile):

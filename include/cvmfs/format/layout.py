@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from include.cvmfs.errors import FormatError
@@ -129,6 +131,22 @@ class Shape:
     update: str
     nested_size: str
     has_binds: bool
+
+
+@dataclass(frozen=True)
+class CatalogContents:
+    """All rows of a catalog, unchecked. Those of entries: key, parent's key, then :data:`COLUMNS`; of references: the
+    kind, then path, hash and size; of chunks: key of the file, then offset, size and hash."""
+
+    shape: Shape
+    rows: frozenset[tuple[Any, ...]]
+    references: frozenset[tuple[Any, ...]]
+    chunks: frozenset[tuple[Any, ...]]
+
+    @cached_property
+    def by_key(self) -> Mapping[tuple[int, int], tuple[Any, ...]]:
+        """The rows of entries by their path hash."""
+        return {row[:2]: row for row in self.rows}
 
 
 _KNOWN: dict[Tables, Shape] = {}  # of few kinds
