@@ -88,7 +88,8 @@ def bar_plot(title: str, x_label: str, bars: Sequence[tuple[str, Mapping[str, fl
             colour = _PARTS[names.index(name) % len(_PARTS)]
             drawn.append(f'<rect x="{x:.1f}" y="{y}" width="{value * scale:.1f}" height="30" fill="{colour}"/>')
             x += value * scale
-        drawn.append(_text(x + 6, y + 20, f"{sum(parts.values()):,.0f}", anchor="start"))
+        whole = sum(parts.values())
+        drawn.append(_text(x + 6, y + 20, f"{whole:.2g}" if whole < 10 else f"{whole:,.0f}", anchor="start"))
     ticks = [longest * step / 5 for step in range(6)]
     drawn += [_text(left + tick * scale, height - _BOTTOM + 20, f"{tick:g}") for tick in ticks]
     return "\n".join([*drawn, "</svg>", ""])
