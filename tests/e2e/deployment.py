@@ -46,7 +46,7 @@ TICK = (datetime.now(UTC) - timedelta(hours=1)).replace(second=0, microsecond=0)
 """When the slot `evening` was to begin last: its scheduler makes up for it once its DAG is unpaused."""
 
 
-_WITH_CELERY = {
+WITH_CELERY = {
     # what a scheduler queued that died before it was sent is queued again after so long, by default after ten minutes
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "60",
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "10",
@@ -66,7 +66,7 @@ class TestLab(Lab):
         # zero-argument super() does not work in a dataclass with slots
         return (
             Lab.airflow_settings(self)
-            | (_WITH_CELERY if self.cluster else {})
+            | (WITH_CELERY if self.cluster else {})
             | {
                 "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.plugins),
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT_S),

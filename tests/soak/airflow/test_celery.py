@@ -18,7 +18,7 @@ from lab.environment import WORKER_LOGS
 from lab.servers.process import find_program
 from lab.services import airflow_services, postgres, rabbitmq, worker
 from lab.supervise import Supervisor
-from tests.e2e.deployment import FQRN, Deployment, TestLab
+from tests.e2e.deployment import FQRN, WITH_CELERY, Deployment, TestLab
 from tests.e2e.kills import COMMIT, DAG, TITLE
 from tests.fakes.builds import Build, tree
 
@@ -37,6 +37,8 @@ BACK_S = 240.0  # a broken connection is noticed by its heartbeats
 SOON_S = 180.0
 CONSUMER_TIMEOUT = timedelta(seconds=60)
 LONG_TASK_S = 200  # RabbitMQ looks once a minute
+TOKEN_S = 150
+"""For how long the token in a message lasts: Airflow fails a task whose message comes again with one that has ended."""
 LONG_DAG = f"""
 import time
 from airflow.sdk import dag, task
@@ -59,6 +61,7 @@ def workers(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
     """The lab with three workers."""
     patch = pytest.MonkeyPatch()
     patch.setattr(TestLab, "consumer_timeout", lambda *_: CONSUMER_TIMEOUT)
+    patch.setitem(WITH_CELERY, "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT", str(TOKEN_S))
     made = Deployment(tmp_path_factory.mktemp("workers"), Cluster.choose(3))
     patch.setenv(LEDGER_URL_VARIABLE, made.environment[LEDGER_URL_VARIABLE])
     try:
