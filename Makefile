@@ -97,6 +97,7 @@ coverage: $(STAMP) servers  ## all tests, and the share of the branches of inclu
 servers:  ## the servers that tests need, from Debian's packages where this is root
 	@tests/install-servers.sh
 	@tests/install-fts3-client.sh
+	@tests/install-rucio.sh
 
 nightly: $(STAMP)  ## pack a build of this machine's software and install it, in the demonstration's slot [DATE=YYYY-MM-DD] [SLOT=name]
 	@$(BIN)/nightshift nightly run $(NIGHTLY_OPTIONS)

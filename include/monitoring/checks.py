@@ -33,8 +33,11 @@ from include.publishers.base import NO_NANOSECONDS, holds_nanoseconds
 from include.settings.errors import SettingsError
 from include.settings.model import RepositorySettings, SiteSettings
 from include.settings.secrets import base_url
+from include.settings.stageout import CatalogueKind
 from include.settings.traits import airflow_executor, require_single_writer
 from include.site.site import Site
+from include.stageout.catalogue import owners_to_register
+from include.stageout.opening import rucio_of
 from include.storage.errors import StoreError
 from include.storage.kinds import Traits, kind_of
 
@@ -192,6 +195,7 @@ def parts_of(site: Site, leases: dict[str, list[LeaseInfo]]) -> list[Check]:
             for name, fqrns in sorted(gateways.items())
         ),
         *(_check("fts", name, tested, _answering_fts, site, name) for name in fts),
+        *_of_catalogue(site),
     ]
 
 
@@ -211,6 +215,24 @@ def _answering_fts(site: Site, name: str) -> Iterator[Finding]:
     with open_client(connection, connected_credential(connection), timeout_s=LIMIT_S, retries=0) as client:
         client.whoami()
     yield Finding("fts", name, Severity.OK, f"{server_url(connection)} answers")
+
+
+def _of_catalogue(site: Site) -> list[Check]:
+    catalogue = site.settings.stageout.catalogue
+    if not site.settings.sites or catalogue.kind is CatalogueKind.LEDGER:
+        return []
+    cure = "Check that the Rucio server runs, and the account of its connection."
+    return [_check("catalogue", str(catalogue.connection), cure, look_at_catalogue, site)]
+
+
+def look_at_catalogue(site: Site) -> Iterator[Finding]:
+    """Yield whether the catalogue has what transfers need that are on the way: account, scopes and RSEs."""
+    name = str(site.settings.stageout.catalogue.connection)
+    faults = list(rucio_of(site).faults(owners_to_register(site.ledger)))
+    for fault in faults:
+        yield Finding("catalogue", name, Severity.ERROR, fault, "Let an administrator of Rucio make or change it.")
+    if not faults:
+        yield Finding("catalogue", name, Severity.OK, "it answers, and has the scopes and RSEs")
 
 
 def checks_of(
@@ -279,6 +301,7 @@ def _of_reach(site: Site, slot: str | None, logs: Path | None, asked: settings_c
         _check("paused", "", api, look_at_paused, settings, site.secrets, slots),
         *(_check("bounds", name, "Start the ledger's server.", look_at_bounds, site, name) for name in slots),
     ]
+    checks += _of_catalogue(site)
     if "Celery" in airflow_executor(os.environ):
         checks.append(_check("workers", "", "Start the broker.", look_at_workers, settings, os.environ))
     for name in used:

@@ -48,6 +48,7 @@ def named(settings: SiteSettings, fqrns: Iterable[str], store_checks: Iterable[s
     need(settings.ledger_connection, "ledger")
     need(settings.airflow_connection, "Airflow's API")
     need(settings.metrics_connection, "token of Prometheus")
+    need(settings.stageout.catalogue.connection if settings.sites else None, "catalogue in Rucio")
     for name, what in _notifying(settings).items():
         need(name, what)
     return {name: ", ".join(what) for name, what in sorted(found.items())}

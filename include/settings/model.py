@@ -21,7 +21,7 @@ from include.settings.retention import CollectionSettings, Retention, TagRule
 from include.settings.services import Gateway, Notify, Paths, keys_below_var
 from include.settings.sites import CredentialSource, FederationSettings, RemoteSite, require_folders_below
 from include.settings.ssh import NodeSettings, ReplicaSettings, named_once
-from include.settings.stageout import StageoutSettings
+from include.settings.stageout import CatalogueKind, StageoutSettings
 from include.settings.text_types import (
     ConnectionId,
     Cutoff,
@@ -453,6 +453,15 @@ class SiteSettings(_Block):
     @model_validator(mode="after")
     def _files_of_sites_are_ours(self) -> SiteSettings:
         require_folders_below(self.paths.var, self.sites.values())
+        return self
+
+    @model_validator(mode="after")
+    def _sites_are_in_the_catalogue(self) -> SiteSettings:
+        if self.stageout.catalogue.kind is CatalogueKind.RUCIO:
+            for site in self.sites.values():
+                if site.write and site.rse is None:
+                    what = f"site {site.name}: files may go there, and it has no `rse` for the catalogue in Rucio"
+                    raise fault(what, "Add `rse:`, the site's name in Rucio.")
         return self
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
@@ -147,6 +148,8 @@ class RemoteSite(Block):
     """Prefixes of URLs of the site; empty: the URLs of its rules."""
     checksum: ChecksumMode = ChecksumMode.ADLER32
     credential: CredentialSource = CredentialSource.SERVICE
+    rse: Annotated[str, Field(pattern=r"^[A-Z0-9]+([_-][A-Z0-9]+)*$")] | None = None
+    """The site in Rucio; files at a site without one are not registered there."""
     temporary: TemporaryArea | None = None
     """Below it jobs leave their files; nothing is ever removed elsewhere."""
     clean: bool = False
@@ -233,6 +236,16 @@ def require_folders_below(folder: Path, sites: Iterable[RemoteSite]) -> None:
             raise fault(
                 f"site {site.name}: the folder {strange} is outside {folder}", "Use a folder below `paths.var`."
             )
+
+
+def is_same_place(url: str, other: str) -> bool:
+    """Tell whether two URLs differ at most in a standard port and a second slash before the path."""
+    return _slashed(url) == _slashed(other)
+
+
+def _slashed(url: str) -> tuple[object, ...]:
+    *server, path = _place(urlsplit(url))
+    return (*server, re.sub("/+", "/", path))
 
 
 def _split(url: str) -> SplitResult | None:

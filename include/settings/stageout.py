@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum
@@ -10,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from include.settings.prepare import Block
-from include.settings.text_types import ConnectionId, Name, fault, is_below, logical_name_fault
+from include.settings.text_types import ConnectionId, Name, fault, fields, fill, is_below, logical_name_fault
 
 _USER = "{user}"
 PASS_S = 50
@@ -56,6 +57,97 @@ class LinkLimit(Block):
     """The site that they go to."""
     most_queued: Annotated[int, Field(ge=0, le=1_000_000)]
     """Files that FTS may have of it; 0 holds the link back."""
+
+
+class CatalogueKind(Enum):
+    """The catalogue in which files of data sets are registered."""
+
+    LEDGER = "ledger"
+    """A table of the ledger."""
+    RUCIO = "rucio"
+    """A Rucio server, through `rucio-clients`."""
+
+
+def _registered_name(template: str) -> str:
+    try:
+        unknown = fields(template) - _REGISTERED.keys()
+    except ValueError as error:
+        raise fault(f"the name {template!r} is no template: {error}", "Write each field as {field}.") from None
+    if unknown:
+        known = ", ".join(f"{{{name}}}" for name in _REGISTERED)
+        raise fault(f"the name {template!r} has the field {{{min(unknown)}}}", f"Use {known}.")
+    return template
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise fault(
+            f"`names` is no regular expression: {error}", "Leave it out for Rucio's schema `generic`."
+        ) from None
+    return text
+
+
+_REGISTERED: Mapping[str, str] = {"user": "u", "workflow": "w", "dataset": "d", "block": "0" * 32}
+RegisteredName = Annotated[str, Field(min_length=1, max_length=250), AfterValidator(_registered_name)]
+
+
+class CatalogueSettings(Block):
+    """The catalogue of files of data sets.
+
+    In names of Rucio `{user}` is the user in name spaces, `{workflow}` and `{dataset}` are those of the request, and
+    `{block}` is of the files that are registered together: with it each block is a data set, and closed at once.
+    """
+
+    kind: CatalogueKind = CatalogueKind.LEDGER
+    connection: ConnectionId | None = None
+    """The connection of the Rucio server: its account in the extra, `account`, else its login."""
+    scope: RegisteredName = "user.{user}"
+    """The scope of a user's files and data sets; an account of Rucio makes it."""
+    dataset: RegisteredName = "{dataset}"
+    """The name of the data set that a file is attached to."""
+    container: RegisteredName | None = None
+    """The container that data sets are attached to; None: none."""
+    names: Annotated[str, AfterValidator(_pattern)] = r"[/A-Za-z0-9][/A-Za-z0-9.\-_]*"
+    """Names that the server takes, whole, as a regular expression: its schema, `generic` by default."""
+    longest_name: Annotated[int, Field(ge=1, le=500)] = 250
+    """Characters of its longest name."""
+    longest_scope: Annotated[int, Field(ge=1, le=100)] = 25
+    """Characters of its longest scope."""
+
+    def filled(self, template: str, user: str, workflow: str, dataset: str, block: str) -> str:
+        """A name of these templates. `block`: 32 hexadecimal digits."""
+        return fill(template, {"user": user, "workflow": workflow, "dataset": dataset, "block": block})
+
+    def name_fault(self, name: str) -> str | None:
+        """Return the fault of the name of a file, data set or container at the catalogue; it reads on after it."""
+        if self.kind is CatalogueKind.LEDGER:
+            return None
+        if len(name) > self.longest_name:
+            return f"is longer than the {self.longest_name} characters that the catalogue takes"
+        if not re.fullmatch(self.names, name):
+            return "has characters that the catalogue does not take"
+        return None
+
+    def scope_fault(self, scope: str) -> str | None:
+        """Return the fault of a scope."""
+        if self.kind is CatalogueKind.LEDGER:
+            return None
+        if len(scope) > self.longest_scope:
+            return f"is longer than the {self.longest_scope} characters that the catalogue takes"
+        return None if re.fullmatch(r"[A-Za-z0-9_.-]+", scope) else "has characters that the catalogue does not take"
+
+    @model_validator(mode="after")
+    def _whole(self) -> CatalogueSettings:
+        if self.kind is CatalogueKind.RUCIO and self.connection is None:
+            raise fault("a catalogue of kind rucio without `connection`", "Name the connection of the Rucio server.")
+        if self.container is not None and "{block}" not in self.dataset:
+            hint = 'Write `dataset: "{dataset}.{block}"`, or leave `container` out.'
+            raise fault("`container` without {block} in `dataset`", hint)
+        if self.container is not None and "{block}" in self.container:
+            raise fault("`container` with {block}", "Leave {block} to `dataset`.")
+        return self
 
 
 class StageoutSettings(Block):
@@ -104,6 +196,8 @@ class StageoutSettings(Block):
     """Files of a block of a data set, which are registered together."""
     block_minutes: Annotated[int, Field(ge=1, le=100_000)] = 240
     """A block is closed when its first file has waited for so long."""
+    catalogue: CatalogueSettings = CatalogueSettings()
+    """Where files of data sets are registered."""
     unknown_days: Annotated[int, Field(ge=1, le=3650)] = 14
     """Files in a temporary area that no transfer names are reported when they are older."""
 

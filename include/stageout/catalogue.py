@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, exists, select
 
-from include.ledger.engine import Bind, writing
+from include.ledger.engine import Bind, reading, writing
 from include.stageout.files import digest_of
 from include.stageout.requests import insert_new, pieces, rows_in
-from include.stageout.tables import stageout_catalogue
+from include.stageout.tables import stageout_blocks, stageout_catalogue, stageout_queues, stageout_transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,42 @@ class LedgerCatalogue:
             }
 
         return writing(self.ledger, work)
+
+
+def registered_blocks(ledger: Bind, *, since: datetime) -> Iterator[tuple[CatalogueBlock, tuple[CatalogueFile, ...]]]:
+    """Give the blocks with files that were registered in the ledger's catalogue from a time on, each with all of them.
+
+    The ids are those of the rows here.
+    """
+    blocks, columns = stageout_blocks.c, stageout_catalogue.c
+    query = select(blocks.id, blocks.name, blocks.dataset, blocks.owner, blocks.workflow)
+    registered = (blocks.state == "registered", blocks.moved_at >= since)
+    last = 0
+    while True:
+        with reading(ledger) as connection:
+            row = connection.execute(
+                query.where(*registered, blocks.id > last).order_by(blocks.id).limit(1)
+            ).one_or_none()
+            if row is None:
+                return
+            files = connection.execute(select(stageout_catalogue).where(columns.block == row.name)).all()
+        last = row.id
+        if files:
+            found = (CatalogueFile(file.id, file.name, file.site, file.size, file.checksum) for file in files)
+            yield CatalogueBlock(row.name, row.dataset, row.owner, row.workflow), tuple(found)
+
+
+def owners_to_register(ledger: Bind) -> tuple[str, ...]:
+    """The users with files on the way that are to be registered, in order."""
+    columns = stageout_transfers.c
+    query = (
+        select(stageout_queues.c.owner)
+        .distinct()
+        .where(exists().where(columns.queue == stageout_queues.c.id, columns.dataset.is_not(None)))
+        .order_by(stageout_queues.c.owner)
+    )
+    with reading(ledger) as connection:
+        return tuple(connection.scalars(query))
 
 
 def _known(connection: Connection, digests: Sequence[str]) -> dict[str, tuple[int, str | None]]:

@@ -81,6 +81,13 @@ RESTORE_REFUSED = ErrorRow(
     StageoutError, "stageout-restore-refused", "give the time at which the backup was taken, as 2026-11-23T12:00:00Z"
 )
 """A restore of the ledger from a backup that cannot have been."""
+CATALOGUE_FAILED = ErrorRow(
+    StageoutError,
+    "stageout-catalogue-failed",
+    "check the Rucio server, its connection, scope and RSE with `nightshift preflight`; the block is registered later",
+    retryable=True,
+)
+"""A catalogue that did not answer, or that has no account, scope or RSE for the files."""
 MOVE_REFUSED = ErrorRow(StageoutError, "stageout-move-refused", "see MOVES in include/stageout/states.py")
 """A move that the table of states does not have."""
 

@@ -145,6 +145,27 @@ def check_name_space(request: StageoutRequest, settings: StageoutSettings) -> No
             raise OUTSIDE_NAME_SPACE(f"file {number}", f"{file.destination_name[:200]!r} is not below {space}")
 
 
+def check_catalogue(request: StageoutRequest, settings: StageoutSettings) -> None:
+    """Check that the catalogue can have every file of a checked request that is to be registered.
+
+    Raises StageoutError: FILE_REFUSED, with the first one that it cannot have.
+    """
+    catalogue, user = settings.catalogue, settings.user_of(request.owner)
+    for number, file in enumerate(request.files):
+        if file.dataset is None:
+            continue
+        parts = (user, request.workflow, file.dataset, "0" * 32)
+        scope = catalogue.filled(catalogue.scope, *parts)
+        names = [file.destination_name, catalogue.filled(catalogue.dataset, *parts)]
+        names += [catalogue.filled(catalogue.container, *parts)] if catalogue.container else []
+        fault = catalogue.scope_fault(scope)
+        faults = ([f"the scope {scope!r} {fault}"] if fault else []) + [
+            f"the name {name[:300]!r} {fault}" for name in names if (fault := catalogue.name_fault(name))
+        ]
+        if faults:
+            raise FILE_REFUSED(f"file {number}", f"it could not be registered: {faults[0]}")
+
+
 def _check_destinations(files: Sequence[FileToTransfer]) -> None:
     first: dict[tuple[str, str], int] = {}
     for number, file in enumerate(files):

@@ -29,15 +29,16 @@ from include.fts.errors import PROXY_EXPIRED, TOKEN_UNPROTECTED, FtsError
 from include.http_calls import failure_of, may_carry_token, pooled_session
 from include.settings.secrets import ConnectionSecrets, base_url
 from include.settings.sites import CredentialSource, RemoteSite
-from include.settings.stageout import StageoutSettings
+from include.settings.stageout import CatalogueKind, StageoutSettings
 from include.settings.text_types import name_fault
 from include.site.site import Site
-from include.stageout.catalogue import Catalogue
+from include.stageout.catalogue import Catalogue, LedgerCatalogue
 from include.stageout.claims import StageoutWorker
 from include.stageout.errors import CREDENTIAL_MISSING, NO_SITE_URL
 from include.stageout.places.facts import PlaceOptions, SitePlace
 from include.stageout.places.open import open_place
 from include.stageout.retry import RETRY_ALGORITHMS, RetryAlgorithm, exponential
+from include.stageout.rucio import RucioCatalogue
 from include.storage.roles import Role
 
 MOST_BYTES = 1 << 17
@@ -314,6 +315,18 @@ TIMEOUT_S = 30.0
 """A component's pass is short; what a slow server did is found out by the next one."""
 
 
+def rucio_of(site: Site) -> RucioCatalogue:
+    """The Rucio server of the configuration; nothing is sent yet."""
+    settings = site.settings.stageout
+    return RucioCatalogue(settings, site.settings.sites, lambda: site.secrets.get(settings.catalogue.connection or ""))
+
+
+CATALOGUES: Mapping[CatalogueKind, Callable[[Site], Catalogue]] = {
+    CatalogueKind.LEDGER: lambda site: LedgerCatalogue(site.ledger),
+    CatalogueKind.RUCIO: rucio_of,
+}
+
+
 def open_stageout(site: Site, worker: str) -> Stageout:
     """Ledger, settings and clients of a deployment; nothing is sent yet.
 
@@ -328,6 +341,7 @@ def open_stageout(site: Site, worker: str) -> Stageout:
         fts=clients.fts,
         place=clients.place,
         retry=RETRY_ALGORITHMS[site.settings.stageout.retry],
+        catalogue=CATALOGUES[site.settings.stageout.catalogue.kind](site),
         obstacles=clients.obstacles,
     )
 

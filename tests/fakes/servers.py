@@ -21,19 +21,20 @@ CURES = {
     "fio": "run tests/install-servers.sh, or install Debian's fio",
     "ceph-mds": "run tests/install-servers.sh, or install Debian's ceph-mds",
     "fts3": "run tests/install-fts3-client.sh; it needs gcc and OpenSSL's headers (Debian: libssl-dev)",
+    "rucio": "run tests/install-rucio.sh",
     "xrootd": "run tests/install-servers.sh, or install Debian's xrootd-server and xrootd-server-plugins",
     "xrdfs": "run tests/install-servers.sh, or install Debian's xrootd-client",
 }
 
 
-CLIENTS = {"fts3": Path(sys.prefix) / "fts3" / "bin" / "python"}
-"""Clients with a Python environment of their own, made by tests/install-fts3-client.sh."""
+APART = {name: Path(sys.prefix) / name / "bin" / "python" for name in ("fts3", "rucio")}
+"""Programs with a Python environment of their own, made by tests/install-fts3-client.sh and tests/install-rucio.sh."""
 
 
 def find(program: str) -> str | None:
     """The program in this Python environment, in PATH or among the system's servers."""
-    if program in CLIENTS:
-        return str(CLIENTS[program]) if (CLIENTS[program].parents[1] / ".installed").exists() else None
+    if program in APART:
+        return str(APART[program]) if (APART[program].parents[1] / ".installed").exists() else None
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     return shutil.which(program, path=path)
 

@@ -244,6 +244,36 @@ def census(
 
 
 @app.command()
+def register(
+    since: Annotated[str, typer.Option("--since", metavar="DATE", help="The first day, as 2026-11-23, in UTC.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the blocks; ask nothing of the catalogue.")] = False,
+) -> None:
+    """Register in Rucio what was registered in the ledger only, before `catalogue:` named a Rucio server.
+
+    Running it again changes nothing. Exit code 1 if Rucio refuses a file; it is named with the reason.
+    """
+    from include.settings.stageout import CatalogueKind
+    from include.stageout.components.register import register_again
+    from include.stageout.opening import rucio_of
+
+    files = refused = blocks = 0
+    with refusing():
+        site = open_site()
+        if site.settings.stageout.catalogue.kind is not CatalogueKind.RUCIO:
+            raise typer.BadParameter("`stageout.catalogue` of the configuration has not `kind: rucio`")
+        catalogue = None if dry_run else rucio_of(site)
+        for block in register_again(site.ledger, catalogue, since=_day(since)):
+            blocks, files, refused = blocks + 1, files + block.files, refused + len(block.refusals)
+            typer.echo(printable(f"{block.block}  {block.files} files"))
+            for name, why in block.refusals.items():
+                typer.echo(printable(f"  {name}: {why}"), err=True)
+    verb = "would be registered" if dry_run else "are registered in Rucio"
+    typer.echo(f"{files - refused} files of {blocks} blocks {verb}, {refused} are refused")
+    if refused:
+        raise typer.Exit(1)
+
+
+@app.command()
 def export(
     since: Annotated[str, typer.Option("--since", metavar="DATE", help="The first day, as 2026-11-23, in UTC.")],
     until: Annotated[str | None, typer.Option("--until", metavar="DATE", help="The last day; today.")] = None,
@@ -300,7 +330,7 @@ def _requests(owner: str, key: str | None, workflow: str, files: Sequence[Listed
 
 def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[ListedFile]) -> list[ListFault]:
     """Return the faults of the files, by line. Raises StageoutError for a fault of all of them."""
-    from include.stageout.files import check_name_space, check_request
+    from include.stageout.files import check_catalogue, check_name_space, check_request
 
     faults: list[ListFault] = []
     first: dict[str, int] = {}
@@ -312,6 +342,7 @@ def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[List
         try:
             check_request(alone, site.settings.sites)
             check_name_space(alone, site.settings.stageout)
+            check_catalogue(alone, site.settings.stageout)
         except StageoutError as error:
             if error.subject != "file 0":
                 raise

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy import Engine
+
 from include.errors import NightshiftError
 from include.stageout import blocks as filling
-from include.stageout.catalogue import CatalogueFile, LedgerCatalogue
+from include.stageout.catalogue import Catalogue, CatalogueFile, LedgerCatalogue, registered_blocks
 from include.stageout.moves import TransferMove
 from include.stageout.opening import Stageout
 from include.stageout.retry import TransferFailureClass
@@ -93,3 +95,24 @@ def _register_block(
         failure = TransferFailureClass.REGISTRATION if reason else None
         moves.append(TransferMove(row.id, TransferState.DONE, to, what, failure=failure))
     return tuple(moves)
+
+
+@dataclass(frozen=True, slots=True)
+class LateRegistration:
+    """A block that the ledger's catalogue has, and another catalogue may have by now. `refusals`: by logical name."""
+
+    block: str
+    files: int
+    refusals: Mapping[str, str]
+
+
+def register_again(ledger: Engine, catalogue: Catalogue | None, *, since: datetime) -> Iterator[LateRegistration]:
+    """Register in a catalogue what was registered in the ledger's from a time on, block by block.
+
+    The same again changes nothing. Without a catalogue it is only told which blocks these are. Raises what the
+    catalogue does, for the first block that it does not answer for.
+    """
+    for block, files in registered_blocks(ledger, since=since):
+        refusals = catalogue.register(block, files, now=since) if catalogue is not None else {}
+        names = {file.id: file.name for file in files}
+        yield LateRegistration(block.name, len(files), {names[number]: why for number, why in refusals.items()})

@@ -24,7 +24,15 @@ from include.site.site import Site
 from include.stageout import errors
 from include.stageout.blocks import close_workflow
 from include.stageout.components.retry_manager import KilledTransfers, kill, kill_workflow, resubmit
-from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, StageoutRequest, check_name_space, check_request
+from include.stageout.files import (
+    MAX_FILES,
+    FileKind,
+    FileToTransfer,
+    StageoutRequest,
+    check_catalogue,
+    check_name_space,
+    check_request,
+)
 from include.stageout.requests import record_request
 from include.stageout.rest import questions
 from include.stageout.rest.limits import UserCalls, bounded_body, require_json
@@ -150,6 +158,7 @@ def record(site: Site, user: questions.StageoutUser, body: bytes, key: str | Non
     wanted = RequestDocument.read(body).to_request(user.name, key)
     check_request(wanted, site.settings.sites)
     check_name_space(wanted, site.settings.stageout)
+    check_catalogue(wanted, site.settings.stageout)
     receipt = record_request(site.ledger, wanted, now=now)
     return ReceiptDocument(request=receipt.id, files=receipt.files, repeated=receipt.repeated)
 
