@@ -239,13 +239,13 @@ def require_folders_below(folder: Path, sites: Iterable[RemoteSite]) -> None:
 
 
 def is_same_place(url: str, other: str) -> bool:
-    """Tell whether two URLs differ at most in a standard port and a second slash before the path."""
-    return _slashed(url) == _slashed(other)
+    """Tell whether two URLs differ at most in a standard port, the host of a folder, or slashes that are doubled."""
+    return _plain(url) == _plain(other)
 
 
-def _slashed(url: str) -> tuple[object, ...]:
-    *server, path = _place(urlsplit(url))
-    return (*server, re.sub("/+", "/", path))
+def _plain(url: str) -> tuple[object, ...]:
+    scheme, host, port, path = _place(urlsplit(url))
+    return scheme, None if SCHEMES.get(scheme) is FILE else host, port, re.sub("/+", "/", path)
 
 
 def _split(url: str) -> SplitResult | None:

@@ -6,6 +6,7 @@ with what it has of that name. It does not compare where the file is: that is re
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import tempfile
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from rucio.client import Client
 
 TIMEOUT_S = 30
+_SILENT = logging.getLogger("nightshift.rucio")
+"""Of the client, which says each failure several times; the error says it once."""
+_SILENT.setLevel(logging.CRITICAL)
 MAX_REASON_CHARACTERS = 300
 _DIGITS = "[0-9a-f]{32}"  # of the name of a block
 _REFUSALS = (
@@ -169,6 +173,7 @@ class RucioCatalogue:
             creds=credentials,
             timeout=TIMEOUT_S,
             vo=str(extra.get("vo") or "def"),
+            logger=_SILENT,
         )
 
     def register(

@@ -117,9 +117,9 @@ class RucioServer:
             client.add_account(user, "USER", f"{user}@example.org")
             client.add_scope(user, f"user.{user}")
         for name, (scheme, host) in rses.items():
-            impl = "mock" if scheme == "mock" else "gfal"
+            impl = {"mock": "mock", "file": "posix"}.get(scheme, "gfal")
             protocol = {
-                "scheme": scheme, "hostname": host, "port": 0 if scheme == "mock" else 443, "prefix": "/",
+                "scheme": scheme, "hostname": host, "port": 443 if impl == "gfal" else 0, "prefix": "/",
                 "impl": f"rucio.rse.protocols.{impl}.Default", "domains": {"lan": every, "wan": every},
             }  # fmt: skip
             client.add_rse(name, **{"deterministic": False, **options})

@@ -45,15 +45,29 @@ def dav() -> Iterator[DavServer]:
         yield server
 
 
-def site_between(folder: Path, fts_url: str, urls: Mapping[str, str], **fields: Mapping[str, object]) -> Site:
+def site_between(
+    folder: Path,
+    fts_url: str,
+    urls: Mapping[str, str],
+    *,
+    stageout: Mapping[str, object] | None = None,
+    connections: Mapping[str, object] | None = None,
+    **fields: Mapping[str, object],
+) -> Site:
     """A deployment whose sites have these URLs for `/store`, and more fields, by their names."""
     sites: dict[str, object] = {}
     for name, url in urls.items():
         rules = [{"prefix": "/store", "url": url}]
         plain = {"read": rules, "write": rules, "third_party": rules, "temporary": "/store/temp", "clean": True}
         sites[name] = {**plain, **fields.get(name, {})}
-    settings = {"ledger": f"sqlite:///{folder}/ledger.db", "paths": {"var": str(folder)}, "sites": sites}
+    settings: dict[str, object] = {
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "paths": {"var": str(folder)},
+        "sites": sites,
+    }
+    settings |= {"stageout": stageout} if stageout else {}
     (folder / "site.yaml").write_text(json.dumps(settings))
     environment = {**os.environ, "NIGHTSHIFT_CONFIG": str(folder / "site.yaml")}
-    connection = json.dumps({"conn_type": "fts", "host": fts_url})
-    return Site(load(environ=environment), EnvSecrets({"AIRFLOW_CONN_FTS_DEFAULT": connection}))
+    every = {"fts_default": {"conn_type": "fts", "host": fts_url}, **(connections or {})}
+    variables = {f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in every.items()}
+    return Site(load(environ=environment), EnvSecrets(variables))

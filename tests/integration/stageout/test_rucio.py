@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rucio.client.baseclient import BaseClient
 
 from include.settings.secrets import ConnectionSecrets
 from include.settings.stageout import StageoutSettings
 from include.stageout import rucio as module
+from include.stageout.blocks import close_workflow
 from include.stageout.catalogue import CatalogueBlock, CatalogueFile
 from include.stageout.errors import CATALOGUE_FAILED, StageoutError
+from include.stageout.files import check_catalogue
+from include.stageout.opening import open_stageout
+from include.stageout.passes import COMPONENTS, run_pass
+from include.stageout.requests import record_request
 from include.stageout.rucio import RucioCatalogue
+from include.stageout.states import TRANSFER_ENDED, TransferState
+from include.stageout.status import TransferFilter, TransferStatus, list_transfers
+from lab.stageout import FAULTY, LINKS, USERS, LabPlaces, account_of, planned, requests_of
+from tests.fakes.ftsservice import FtsService
 from tests.fakes.loopback import Heard, LoopbackServer, respond
 from tests.fakes.places import site
 from tests.fakes.refused import refused
 from tests.fakes.transfers import NOW
+from tests.integration.stageout.conftest import site_between
 from tests.servers.rucio import LOGIN, PASSWORD, RucioServer
 
 pytestmark = pytest.mark.server("rucio")
@@ -283,3 +296,93 @@ def test_a_page_and_silence_in_place_of_an_answer_are_waited_for(monkeypatch: py
             with refused(CATALOGUE_FAILED):
                 list(rucio.faults(["ann"]))
         server.ended.set()
+
+
+class Dying:
+    """The catalogue of a server that is killed at some calls, before or after its answer, and is away for a while."""
+
+    def __init__(self, server: RucioServer, real: RucioCatalogue, patch: pytest.MonkeyPatch) -> None:
+        self._server, self._real, self._patch = server, real, patch
+        self._send = BaseClient._send_request
+        self.calls = self.killed = 0
+
+    def register(self, *arguments: Any, **options: Any) -> Mapping[int, str]:
+        with self._patch.context() as patch:
+            patch.setattr(BaseClient, "_send_request", lambda *a, **o: self._counted(*a, **o))  # noqa: PLW0108 - bound
+            return self._real.register(*arguments, **options)
+
+    def _counted(self, *arguments: Any, **options: Any) -> Any:
+        self.calls += 1
+        if self.calls == 3:
+            self._kill()
+        answer = self._send(*arguments, **options)
+        if self.killed == 1 and self.calls > 20:
+            self._kill()
+            raise ConnectionError("the answer is lost")
+        return answer
+
+    def _kill(self) -> None:
+        self.killed += 1
+        self._server.kill()
+
+
+@pytest.mark.parametrize(
+    "count", [60, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(900)])]
+)
+def test_every_verified_file_is_in_its_data_set_once_though_the_server_dies_twice(
+    tmp_path: Path, need: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    login = {"host": "", "login": LOGIN, "password": PASSWORD, "extra": {"account": "root"}}
+    with FtsService(tmp_path, "--folder", str(tmp_path / "sites")) as fts, \
+            RucioServer(tmp_path / "rucio", need("rucio")) as server:  # fmt: skip
+        urls = {name: f"file://{tmp_path}/sites/{name}" for link in LINKS for name in link}
+        rses = {name: name.upper() for name in urls}
+        server.make(USERS, dict.fromkeys(rses.values(), ("file", "localhost")))
+        site = site_between(
+            tmp_path, fts.url, urls, stageout={"catalogue": {"kind": "rucio", "connection": "rucio"}},
+            connections={"rucio": {**login, "conn_type": "http", "host": server.url}},
+            **{name: {"rse": rse} for name, rse in rses.items()},
+        )  # fmt: skip
+        plan, places = planned(site.settings, "night", count, seed=1), LabPlaces(site)
+        for file in plan:
+            places.put(file)
+        now = datetime.now(UTC)
+        for request in requests_of("night", plan):
+            check_catalogue(request, site.settings.stageout)
+            record_request(site.ledger, request, now=now)
+        opened = open_stageout(site, "a test")
+        assert isinstance(opened.catalogue, RucioCatalogue)
+        assert list(opened.catalogue.faults(USERS)) == []
+        dying = Dying(server, opened.catalogue, monkeypatch)
+        stageout = replace(opened, catalogue=dying)
+        found: Sequence[TransferStatus] = ()
+        while not found or not {row.state for row in found} <= TRANSFER_ENDED:
+            now += timedelta(minutes=1)
+            killed = dying.killed
+            run_pass(stageout, COMPONENTS, now=lambda now=now: now, left=lambda: True).require_sound()  # type: ignore[misc]
+            if dying.killed > killed:
+                server.start()
+            found = list_transfers(site.ledger, TransferFilter(workflow="night"), limit=count).rows
+            if {row.state for row in found} <= TRANSFER_ENDED | {TransferState.DONE}:
+                for owner in USERS:
+                    close_workflow(site.ledger, owner, "night", now=now)
+        assert dying.killed == 2
+        account = account_of("night", plan, found, places, wall_s=1.0)
+        assert account.problems == ()
+        assert account.states == {"cleaned": count - count // FAULTY, "failed": count // FAULTY}
+
+        client = server.client()
+        for owner in USERS:
+            mine = [row for row in found if row.owner == owner and row.dataset]
+            verified = {row.destination_name: row for row in mine if row.state is TransferState.CLEANED}
+            listed = [row["name"] for row in client.list_files(f"user.{owner}", f"/night/{owner}")]
+            assert sorted(listed) == sorted(verified)
+            replicas = client.list_replicas([{"scope": f"user.{owner}", "name": name} for name in listed])
+            for row in replicas:
+                copy = verified[row["name"]]
+                assert row["bytes"] == copy.size
+                assert row["rses"].keys() == {rses[copy.destination]}
+            # nothing else is in the scope
+            everything = set(client.list_dids(f"user.{owner}", [{}], did_type="file"))
+            assert everything == set(listed)
+        site.ledger.dispose()
