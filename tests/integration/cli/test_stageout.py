@@ -183,3 +183,15 @@ def test_a_census_names_what_is_stuck(submitted: list[int], ledger: Engine) -> N
     (found,) = [row for row in as_json("census", code=1) if row["kind"] == "old-state"]
     assert (found["transfer"], found["outcome"]) == (submitted[0], "reported")
     assert f"transfer {submitted[0]}: done since" in stageout("census", "--last", code=1).stdout
+
+
+def test_what_the_ledger_has_is_registered_in_rucio_only_where_there_is_one(folder: Path, submitted: list[int]) -> None:
+    words = ("register", "--since", "2026-11-01", "--dry-run")
+    assert "has not `kind: rucio`" in stageout(*words, code=2).stderr
+    (folder / "site.yaml").write_text(
+        SITE.format(folder=folder) + "stageout: {catalogue: {kind: rucio, connection: rucio}}\n"
+    )
+    assert stageout(*words).stdout == "0 files of 0 blocks would be registered, 0 are refused\n"
+    wide = line(9, dataset="/A/b#1")
+    refused = stageout("submit", "-", "-w", "w2", text="\n".join([HEAD, wide]), code=2)
+    assert "line 2: it could not be registered: the name '/A/b#1' has characters" in refused.stderr

@@ -15,9 +15,9 @@ from include.ledger.engine import reading, writing
 from include.settings.stageout import StageoutSettings
 from include.stageout.archive import history
 from include.stageout.blocks import AFTER_CLOSING, RECHECK, BlockState, claim_blocks, close_workflow, finish_block
-from include.stageout.catalogue import CatalogueBlock, CatalogueFile, LedgerCatalogue
+from include.stageout.catalogue import CatalogueBlock, CatalogueFile, LedgerCatalogue, owners_to_register
 from include.stageout.claims import StageoutWorker
-from include.stageout.components.register import LATER, RegisterReport, register
+from include.stageout.components.register import LATER, RegisterReport, register, register_again
 from include.stageout.errors import WORKFLOW_CLOSED, WORKFLOW_UNKNOWN
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.requests import record_request
@@ -264,3 +264,35 @@ def test_one_name_at_two_sites_is_one_file_of_the_data_set(ledger):
     assert set(refusals) == {3}
     assert catalogue.register(block, files, now=NOW) == refusals
     assert registered_names(ledger) == ["/store/a"]
+
+
+class Another:
+    """A catalogue that takes all but one file, and keeps what it was told."""
+
+    def __init__(self):
+        self.told = {}
+
+    def register(self, block, files, *, now):
+        self.told[block.name] = (block, sorted(file.name for file in files))
+        return {files[0].id: "not this one"}
+
+
+def test_blocks_of_the_ledger_are_registered_in_another_catalogue_from_a_day_on(stageout, ledger):
+    verified(ledger, 3, now=NOW)
+    passes(stageout, NOW)
+    later = NOW + timedelta(days=1)
+    verified(ledger, 7, now=later, owner="bob")
+    assert owners_to_register(ledger) == ("ann", "bob")
+    passes(stageout, later)
+    names = {block.name for block in blocks(ledger) if block.state == "registered" and block.owner == "bob"}
+    assert [(one.files, one.refusals) for one in register_again(ledger, None, since=later)] == [(3, {}), (3, {})]
+    for _ in range(2):
+        another = Another()
+        found = list(register_again(ledger, another, since=later))
+        assert {one.block for one in found} == another.told.keys() == names
+        assert [list(one.refusals.values()) for one in found] == [["not this one"]] * 2
+        assert {(block.owner, block.dataset) for block, _ in another.told.values()} == {("bob", DATASET)}
+    everything = [name for _, listed in another.told.values() for name in listed]
+    assert len(everything) == len(set(everything)) == 6
+    assert set(everything) <= set(registered_names(ledger))
+    assert sum(one.files for one in register_again(ledger, None, since=NOW)) == 9

@@ -10,7 +10,7 @@ from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.load import parse
 from include.settings.model import SiteSettings
 from include.settings.pools import pools
-from include.settings.sites import ChecksumMode
+from include.settings.sites import ChecksumMode, is_same_place
 
 RULE = '[{prefix: /store, url: "davs://se.example.org/cms/store"}]'
 
@@ -125,3 +125,45 @@ def test_without_stage_out_there_are_no_sites() -> None:
         settings = SiteSettings.model_validate(document)
         assert set(settings.sites) == names
         assert ("stageout" in {pool.name for pool in pools(settings)}) is bool(names)
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "site", "words"),
+    [
+        ("{kind: rucio, connection: r}", f"{{read: {RULE}}}", ""),
+        ("{kind: rucio, connection: r}", f"{{write: {RULE}, rse: PISA_DISK}}", ""),
+        ("{kind: ledger}", f"{{write: {RULE}}}", ""),
+        ("{kind: rucio, connection: r}", f"{{write: {RULE}}}", "`rse`"),
+        ("{kind: rucio}", "{}", "`connection`"),
+        ("{kind: rucio, connection: r, scope: 'user.{owner}'}", "{}", "{user}"),
+        ("{kind: rucio, connection: r, scope: 'user.{user'}", "{}", "template"),
+        ("{kind: rucio, connection: r, names: '['}", "{}", "regular expression"),
+        ("{kind: rucio, connection: r, container: '{dataset}'}", "{}", "{block}"),
+        ("{kind: rucio, connection: r, dataset: '{block}', container: '{block}'}", "{}", "{block}"),
+        ("{kind: ledger}", "{rse: pisa}", "rse"),
+    ],
+)
+def test_a_catalogue_in_rucio_has_a_connection_and_names_that_can_be(catalogue, site, words):
+    text = f"stageout: {{catalogue: {catalogue}}}\nsites: {{pisa: {site}}}\n"
+    if not words:
+        parse(text, file="site.yaml", root=Path("/root"), environ={})
+        return
+    with pytest.raises(InvalidSettings) as error:
+        parse(text, file="site.yaml", root=Path("/root"), environ={})
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "other", "same"),
+    [
+        ("davs://h/a/b", "davs://h:443//a/b", True),
+        ("root://h//a", "root://h:1094//a", True),
+        ("file:///a/b", "file://localhost/a/b", True),
+        ("davs://h/a/b", "davs://h/a/c", False),
+        ("davs://h/a", "davs://i/a", False),
+        ("davs://h/a", "https://h/a", False),
+        ("davs://h:8443/a", "davs://h/a", False),
+    ],
+)
+def test_urls_of_one_place(url, other, same):
+    assert is_same_place(url, other) is same

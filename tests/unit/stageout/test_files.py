@@ -8,7 +8,7 @@ import pytest
 
 from include.settings.stageout import StageoutSettings
 from include.stageout.errors import FILE_REFUSED, OUTSIDE_NAME_SPACE
-from include.stageout.files import MAX_FILES, MAX_SIZE, check_name_space, check_request
+from include.stageout.files import MAX_FILES, MAX_SIZE, check_catalogue, check_name_space, check_request
 from tests.fakes.refused import refused
 from tests.fakes.transferloop import mock_site
 from tests.fakes.transfers import file_to_transfer, request_of
@@ -122,3 +122,33 @@ def test_a_user_whose_name_another_has_at_the_sites_does_not_get_its_folders():
     check_name_space(replace(request, owner="robert"), StageoutSettings.model_validate({"identities": identities}))
     both = {**identities, "ann": {"name": "Ann"}}
     check_name_space(request, StageoutSettings.model_validate({"identities": both}))
+
+
+RUCIO = {"kind": "rucio", "connection": "rucio"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "request_fields", "fault"),
+    [
+        ({}, {"dataset": "/A/b/USER"}, None),
+        ({"kind": "ledger", "connection": None}, {"dataset": "/A/b c#d/USER"}, None),
+        ({}, {"dataset": None, "destination_name": "/store/user/ann/a=b"}, None),
+        ({}, {"dataset": "/A/b", "destination_name": "/store/user/ann/a=b"}, "characters that the catalogue"),
+        ({}, {"dataset": "/A/b", "destination_name": f"/store/user/ann/{'a' * 240}"}, "longer than the 250"),
+        ({}, {"dataset": "/A/b#1"}, "characters that the catalogue"),
+        ({}, {"dataset": "x" * 251}, "longer than the 250"),
+        ({"dataset": "{dataset}.{block}"}, {"dataset": "x" * 230}, "longer than the 250"),
+        ({"names": ".*", "longest_name": 500}, {"dataset": "/A/b#1" + "x" * 300}, None),
+        ({}, {"dataset": "/A", "owner": "a" * 21}, "longer than the 25"),
+        ({}, {"dataset": "/A", "owner": "a+b"}, "characters that the catalogue"),
+    ],
+)
+def test_what_the_catalogue_cannot_have_is_refused_with_the_request(fields, request_fields, fault):
+    settings = StageoutSettings.model_validate({"catalogue": {**RUCIO, **fields}})
+    request = request_of(1, **request_fields)
+    if fault is None:
+        check_catalogue(request, settings)
+        return
+    with refused(FILE_REFUSED, subject="file 0") as caught:
+        check_catalogue(request, settings)
+    assert fault in caught.value.what
