@@ -152,6 +152,8 @@ class RemoteSite(Block):
     """The site in Rucio; files at a site without one are not registered there."""
     temporary: TemporaryArea | None = None
     """Below it jobs leave their files; nothing is ever removed elsewhere."""
+    shared_temporary: bool = False
+    """With `credential: service`: lets users name sources in folders of others in the temporary area."""
     clean: bool = False
     """Removes a source in the temporary area after its transfer was verified."""
     clean_on_size: bool = False

@@ -192,6 +192,10 @@ class StageoutSettings(Block):
     """For how long a failed transfer can be resubmitted; then it is archived."""
     archive_hours: Annotated[int, Field(ge=0, le=8760)] = 24
     """For how long a complete transfer stays in the tables of those that are not."""
+    user_files: Annotated[int, Field(ge=1, le=100_000_000)] = 200_000
+    """Transfers of one user that have not ended, at most; the REST API refuses more."""
+    user_files_per_hour: Annotated[int, Field(ge=1, le=100_000_000)] = 50_000
+    """Files that the REST API takes of one user within an hour, at most."""
     block_files: Annotated[int, Field(ge=1, le=100_000)] = 100
     """Files of a block of a data set, which are registered together."""
     block_minutes: Annotated[int, Field(ge=1, le=100_000)] = 240

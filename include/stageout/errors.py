@@ -35,6 +35,12 @@ REQUEST_CHANGED = ErrorRow(
     StageoutError, "stageout-request-changed", "use a new idempotency key for other files, or send the same files"
 )
 """An idempotency key was used before, for other files."""
+USER_CAPPED = ErrorRow(
+    StageoutError,
+    "stageout-user-capped",
+    "send the rest later, or ask an operator to raise `user_files` or `user_files_per_hour` of `stageout:`",
+)
+"""A user who has as many files on the way, or asked for as many within an hour, as one user may have."""
 TRANSFER_UNKNOWN = ErrorRow(
     StageoutError, "stageout-transfer-unknown", "list transfers with `nightshift stageout status --list`"
 )

@@ -8,14 +8,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from include.fts.client.jobs import activity_fault
-from include.settings.sites import RemoteSite
+from include.settings.sites import CredentialSource, RemoteSite
 from include.settings.stageout import StageoutSettings
 from include.settings.text_types import is_below, logical_name_fault
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, OUTSIDE_NAME_SPACE, StageoutError
 from include.stageout.places.facts import checksum_of
 from include.stageout.urls import is_bare, third_party_urls
+
+if TYPE_CHECKING:
+    from include.settings.model import SiteSettings
 
 MAX_FILES = 10_000
 """Files of one request."""
@@ -145,6 +149,21 @@ def check_name_space(request: StageoutRequest, settings: StageoutSettings) -> No
             raise OUTSIDE_NAME_SPACE(f"file {number}", f"{file.destination_name[:200]!r} is not below {space}")
 
 
+def check_sources(request: StageoutRequest, settings: StageoutSettings, sites: Mapping[str, RemoteSite]) -> None:
+    """Check that no file of a checked request is taken out of the temporary folder of another user.
+
+    The storage does not check it where one credential serves all users. Raises StageoutError: OUTSIDE_NAME_SPACE, with
+    the first file that is.
+    """
+    for number, file in enumerate(request.files):
+        site = sites[file.source]
+        if site.credential is not CredentialSource.SERVICE or site.temporary is None or site.shared_temporary:
+            continue
+        own = settings.temporary_of(request.owner, site.temporary)
+        if is_below(file.source_name, site.temporary) and not is_below(file.source_name, own):
+            raise OUTSIDE_NAME_SPACE(f"file {number}", f"the source {file.source_name[:200]!r} is not below {own}")
+
+
 def check_catalogue(request: StageoutRequest, settings: StageoutSettings) -> None:
     """Check that the catalogue can have every file of a checked request that is to be registered.
 
@@ -164,6 +183,14 @@ def check_catalogue(request: StageoutRequest, settings: StageoutSettings) -> Non
         ]
         if faults:
             raise FILE_REFUSED(f"file {number}", f"it could not be registered: {faults[0]}")
+
+
+def check_all(request: StageoutRequest, settings: SiteSettings) -> None:
+    """Check that a request of a user can be recorded, transferred and registered. Raises StageoutError."""
+    check_request(request, settings.sites)
+    check_name_space(request, settings.stageout)
+    check_sources(request, settings.stageout, settings.sites)
+    check_catalogue(request, settings.stageout)
 
 
 def _check_destinations(files: Sequence[FileToTransfer]) -> None:

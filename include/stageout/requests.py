@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Insert, Row, Select, Table, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Insert, Row, Select, Table, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.fts.errors import redact
 from include.ledger.engine import Bind, writing
-from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED, WORKFLOW_CLOSED
+from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED, USER_CAPPED, WORKFLOW_CLOSED
 from include.stageout.files import FileToTransfer, StageoutRequest, digest_of
-from include.stageout.states import TransferState
+from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.tables import stageout_queues, stageout_requests, stageout_transfers, stageout_workflows
 
 AT_ONCE = 500
 """Rows of one statement; SQLite takes 32,766 values at most."""
+HOUR = timedelta(hours=1)
 T = TypeVar("T")
 
 
@@ -57,12 +58,22 @@ def insert_new(table: Table) -> Insert:
     return insert(table).prefix_with("IGNORE", dialect="mysql").prefix_with("OR IGNORE", dialect="sqlite")
 
 
-def record_request(bind: Bind, request: StageoutRequest, *, now: datetime) -> RequestReceipt:
+@dataclass(frozen=True, slots=True)
+class UserCaps:
+    """The most files of one user: on the way, and asked for within an hour."""
+
+    files: int
+    files_per_hour: int
+
+
+def record_request(
+    bind: Bind, request: StageoutRequest, *, now: datetime, caps: UserCaps | None = None
+) -> RequestReceipt:
     """Record the transfers of a request as new, in one transaction. The same request again changes nothing.
 
-    `request`: one that `check_request` has passed. Raises StageoutError: REQUEST_CHANGED if the key was used for other
-    files, DESTINATION_TAKEN if a transfer in the ledger has the destination of one of the files, WORKFLOW_CLOSED.
-    Nothing is recorded then.
+    `request`: one that `check_request` has passed. `caps`: of its owner; None: no limit. Raises StageoutError:
+    REQUEST_CHANGED if the key was used for other files, DESTINATION_TAKEN if a transfer in the ledger has the
+    destination of one of the files, WORKFLOW_CLOSED, USER_CAPPED. Nothing is recorded then.
     """
 
     def work(connection: Connection) -> RequestReceipt:
@@ -70,6 +81,8 @@ def record_request(bind: Bind, request: StageoutRequest, *, now: datetime) -> Re
         if found is not None:
             return found
         _refuse_closed(connection, request)
+        if caps is not None:
+            _refuse_more(connection, request, caps, now)
         try:
             with connection.begin_nested():
                 values = {
@@ -107,6 +120,23 @@ def _refuse_closed(connection: Connection, request: StageoutRequest) -> None:
     if closed_at is not None:
         workflow = f"workflow {request.workflow} of {request.owner}"
         raise WORKFLOW_CLOSED(workflow, f"it was closed at {closed_at.isoformat(timespec='seconds')}")
+
+
+def _refuse_more(connection: Connection, request: StageoutRequest, caps: UserCaps, now: datetime) -> None:
+    columns, queues, requests = stageout_transfers.c, stageout_queues.c, stageout_requests.c
+    more = len(request.files)
+    lately = (requests.owner == request.owner, requests.created_at > now - HOUR)
+    hourly = int(connection.scalar(select(func.coalesce(func.sum(requests.files), 0)).where(*lately)) or 0)
+    if hourly + more > caps.files_per_hour:
+        why = f"{hourly} files were asked for within the last hour, of {caps.files_per_hour} at most"
+        raise USER_CAPPED(f"user {request.owner}", f"{why}; this request has {more}")
+    own = select(queues.id).where(queues.owner == request.owner)
+    on_the_way = [state.value for state in TransferState if state not in TRANSFER_ENDED]
+    rows = select(columns.id).where(columns.state.in_(on_the_way), columns.queue.in_(own)).limit(caps.files + 1)
+    count = int(connection.scalar(select(func.count()).select_from(rows.subquery())) or 0)
+    if count + more > caps.files:
+        why = f"{count} files are on the way, of {caps.files} at most"
+        raise USER_CAPPED(f"user {request.owner}", f"{why}; this request has {more}")
 
 
 def _insert_transfers(connection: Connection, request: StageoutRequest, number: int, now: datetime) -> None:

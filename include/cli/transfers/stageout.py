@@ -330,7 +330,7 @@ def _requests(owner: str, key: str | None, workflow: str, files: Sequence[Listed
 
 def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[ListedFile]) -> list[ListFault]:
     """Return the faults of the files, by line. Raises StageoutError for a fault of all of them."""
-    from include.stageout.files import check_catalogue, check_name_space, check_request
+    from include.stageout.files import check_all
 
     faults: list[ListFault] = []
     first: dict[str, int] = {}
@@ -340,9 +340,7 @@ def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[List
             faults.append(ListFault(listed.line, f"it has the same destination as line {line}"))
         alone = replace(requests[0], files=(listed.file,))
         try:
-            check_request(alone, site.settings.sites)
-            check_name_space(alone, site.settings.stageout)
-            check_catalogue(alone, site.settings.stageout)
+            check_all(alone, site.settings)
         except StageoutError as error:
             if error.subject != "file 0":
                 raise

@@ -24,16 +24,8 @@ from include.site.site import Site
 from include.stageout import errors
 from include.stageout.blocks import close_workflow
 from include.stageout.components.retry_manager import KilledTransfers, kill, kill_workflow, resubmit
-from include.stageout.files import (
-    MAX_FILES,
-    FileKind,
-    FileToTransfer,
-    StageoutRequest,
-    check_catalogue,
-    check_name_space,
-    check_request,
-)
-from include.stageout.requests import record_request
+from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, StageoutRequest, check_all
+from include.stageout.requests import UserCaps, record_request
 from include.stageout.rest import questions
 from include.stageout.rest.limits import UserCalls, bounded_body, require_json
 from include.stageout.rest.remembered import RememberedCounts
@@ -156,10 +148,10 @@ class ClosedDocument(BaseModel):
 def record(site: Site, user: questions.StageoutUser, body: bytes, key: str | None, *, now: datetime) -> ReceiptDocument:
     """Record a request of the user. Raises StageoutError."""
     wanted = RequestDocument.read(body).to_request(user.name, key)
-    check_request(wanted, site.settings.sites)
-    check_name_space(wanted, site.settings.stageout)
-    check_catalogue(wanted, site.settings.stageout)
-    receipt = record_request(site.ledger, wanted, now=now)
+    check_all(wanted, site.settings)
+    settings = site.settings.stageout
+    caps = UserCaps(settings.user_files, settings.user_files_per_hour)
+    receipt = record_request(site.ledger, wanted, now=now, caps=caps)
     return ReceiptDocument(request=receipt.id, files=receipt.files, repeated=receipt.repeated)
 
 
@@ -189,6 +181,7 @@ WRITE_AT_ONCE, READ_AT_ONCE = 2, 4
 STATUS: Mapping[str, int] = {
     questions.BODY_TOO_LARGE.code: 413,
     questions.TOO_MANY_CALLS.code: 429,
+    errors.USER_CAPPED.code: 429,
     questions.UNKNOWN.code: 404,
     questions.OPERATORS_ONLY.code: 403,
     questions.VIEWERS_LOOK.code: 403,
@@ -208,7 +201,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"description": "No login"},
     403: {"description": "The user may not change, or not see that", "model": RefusalDocument},
     404: {"description": "Unknown, or of another user", "model": RefusalDocument},
-    429: {"description": "Too many calls of this user", "model": RefusalDocument},
+    429: {"description": "Too many calls or files of this user", "model": RefusalDocument},
     503: {"description": "The ledger does not answer", "model": RefusalDocument},
 }
 _CHANGES: dict[int | str, dict[str, Any]] = {

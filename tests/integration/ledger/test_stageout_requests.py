@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import event, select
 
 from include.ledger.engine import reading
-from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED, StageoutError
-from include.stageout.requests import record_request
+from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED, USER_CAPPED, StageoutError
+from include.stageout.requests import UserCaps, record_request
+from include.stageout.states import TransferState
 from include.stageout.tables import stageout_queues, stageout_requests, stageout_transfers
+from tests.fakes.places import put_in
 from tests.fakes.refused import refused
-from tests.fakes.transfers import NOW, count_rows, request_of
+from tests.fakes.transfers import NOW, count_rows, recorded, request_of
 
 
 def test_files_are_new_and_due_with_all_that_was_said_of_them(ledger):
@@ -47,6 +50,23 @@ def test_a_key_that_was_used_for_other_files_is_refused(ledger):
     with refused(REQUEST_CHANGED):
         record_request(ledger, request_of(3, key=request.key), now=NOW)
     assert count_rows(ledger, stageout_transfers) == 3
+
+
+def test_a_user_has_so_many_files_on_the_way_and_asks_for_so_many_within_an_hour(ledger):
+    caps = UserCaps(files=5, files_per_hour=8)
+    first = recorded(ledger, 3)
+    recorded(ledger, 100, owner="bob")
+    with refused(USER_CAPPED, subject="user ann"):
+        record_request(ledger, request_of(3), now=NOW, caps=caps)
+    record_request(ledger, request_of(2), now=NOW, caps=caps)
+    put_in(ledger, first, TransferState.CLEANED, NOW)
+    record_request(ledger, request_of(3), now=NOW, caps=caps)
+    with refused(USER_CAPPED, subject="user ann") as error:
+        record_request(ledger, request_of(1), now=NOW + timedelta(minutes=59), caps=replace(caps, files=100))
+    assert "8 files were asked for within the last hour" in error.value.what
+    again = request_of(1)
+    record_request(ledger, again, now=NOW + timedelta(minutes=61), caps=replace(caps, files=100))
+    assert record_request(ledger, again, now=NOW + timedelta(minutes=61), caps=UserCaps(0, 0)).repeated
 
 
 def test_a_destination_of_another_transfer_refuses_the_whole_request(ledger):

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from include.ledger.engine import reading
 from include.site.site import Site
 from include.stageout import files
+from include.stageout.requests import UserCaps
 from include.stageout.rest import app, limits
 from include.stageout.tables import stageout_requests, stageout_transfers
 from tests.fakes.transfers import count_rows
@@ -121,6 +122,16 @@ def test_a_request_has_a_limited_number_of_files(ann: ApiUser, site: Site, monke
     assert refusal(ann.post("/requests", wanted(*names))) == (400, "stageout-file-refused")
     assert ann.post("/requests", wanted(*names[:-1])).status_code == 201
     assert count_rows(site.ledger, stageout_transfers) == 20
+
+
+def test_files_of_one_user_are_capped(ann: ApiUser, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "UserCaps", lambda *_: UserCaps(files=2, files_per_hour=100))
+    assert ann.post("/requests", wanted(file(0), file(1))).status_code == 201
+    answer = ann.post("/requests", wanted(file(2), key="k2"))
+    assert refusal(answer) == (429, "stageout-user-capped")
+    assert "2 files are on the way, of 2 at most" in answer.json()["message"]
+    assert ann.post("/requests", wanted(file(0), file(1))).status_code == 200, "the same again"
+    assert count_rows(site.ledger, stageout_transfers) == 2
 
 
 def test_a_destination_of_another_transfer_is_a_conflict(ann: ApiUser) -> None:

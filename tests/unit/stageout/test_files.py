@@ -8,7 +8,7 @@ import pytest
 
 from include.settings.stageout import StageoutSettings
 from include.stageout.errors import FILE_REFUSED, OUTSIDE_NAME_SPACE
-from include.stageout.files import MAX_FILES, MAX_SIZE, check_catalogue, check_name_space, check_request
+from include.stageout.files import MAX_FILES, MAX_SIZE, check_catalogue, check_name_space, check_request, check_sources
 from tests.fakes.refused import refused
 from tests.fakes.transferloop import mock_site
 from tests.fakes.transfers import file_to_transfer, request_of
@@ -122,6 +122,30 @@ def test_a_user_whose_name_another_has_at_the_sites_does_not_get_its_folders():
     check_name_space(replace(request, owner="robert"), StageoutSettings.model_validate({"identities": identities}))
     both = {**identities, "ann": {"name": "Ann"}}
     check_name_space(request, StageoutSettings.model_validate({"identities": both}))
+
+
+@pytest.mark.parametrize(
+    ("source", "site", "taken"),
+    [
+        ("/store/temp/user/ann/f", {}, True),
+        ("/store/temp/user/bob/f", {}, False),
+        ("/store/temp/user/annabel/f", {}, False),
+        ("/store/temp/group/f", {}, False),
+        ("/store/data/f", {}, True),
+        ("/store/temp/user/bob/f", {"shared_temporary": True}, True),
+        ("/store/temp/user/bob/f", {"credential": "proxy"}, True),
+        ("/store/temp/user/bob/f", {"temporary": None, "clean": False}, True),
+    ],
+)
+def test_a_source_in_a_temporary_area_is_in_the_users_own_folder(source, site, taken):
+    sites = {**SITES, "pisa": mock_site("pisa", **{"temporary": "/store/temp", **site})}
+    request, settings = request_of(1, source_name=source), StageoutSettings()
+    if taken:
+        check_sources(request, settings, sites)
+        return
+    with refused(OUTSIDE_NAME_SPACE, subject="file 0") as caught:
+        check_sources(request, settings, sites)
+    assert "/store/temp/user/ann" in caught.value.what
 
 
 RUCIO = {"kind": "rucio", "connection": "rucio"}
