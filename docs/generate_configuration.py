@@ -110,7 +110,8 @@ def _section(model: type[BaseModel], path: str, blocks: Mapping[type[BaseModel],
 
 def _title(model: type[BaseModel], path: str) -> str:
     kind = model.model_fields.get("kind")
-    chosen = typing.get_args(kind.annotation)[0] if kind is not None and kind.annotation is not None else None
+    literals = typing.get_args(kind.annotation) if kind is not None else ()
+    chosen = literals[0] if literals else None
     return f"{path or 'The file'}, kind {chosen}" if chosen else path or "The file"
 
 

@@ -36,8 +36,9 @@ from include.settings.secrets import base_url
 from include.settings.stageout import CatalogueKind
 from include.settings.traits import airflow_executor, require_single_writer
 from include.site.site import Site
-from include.stageout.catalogue import owners_to_register
 from include.stageout.opening import rucio_of
+from include.stageout.registration.catalogue import owners_to_register
+from include.stageout.retry import retry_algorithm
 from include.storage.errors import StoreError
 from include.storage.kinds import Traits, kind_of
 
@@ -225,6 +226,13 @@ def _of_catalogue(site: Site) -> list[Check]:
     return [_check("catalogue", str(catalogue.connection), cure, look_at_catalogue, site)]
 
 
+def look_at_retry(settings: SiteSettings) -> Iterator[Finding]:
+    """Yield whether the retry algorithm of the configuration can be loaded."""
+    name = settings.stageout.retry
+    retry_algorithm(name)
+    yield Finding("retry", name, Severity.OK, "can be loaded")
+
+
 def look_at_catalogue(site: Site) -> Iterator[Finding]:
     """Yield whether the catalogue has what transfers need that are on the way: account, scopes and RSEs."""
     name = str(site.settings.stageout.catalogue.connection)
@@ -267,6 +275,7 @@ def _of_file(site: Site, asked: settings_checks.Asked) -> list[Check]:
         _check("public keys", "", "Correct `public_key`.", settings_checks.look_at_keys, settings),
         _check("ledger", "", "Start its server.", settings_checks.look_at_ledger, site),
         _check("repositories", "", "Correct `repositories`.", look_at_publishing, settings),
+        *([_check("retry", "", "Correct `stageout.retry`.", look_at_retry, settings)] if settings.sites else []),
     ]
 
 

@@ -39,15 +39,6 @@ class GridIdentity(Block):
     """The subject of the user's certificate or token, for people; it is checked where a credential is opened."""
 
 
-class RetryAlgorithmName(Enum):
-    """The algorithm by which failed transfers are retried; `include/stageout/retry.py` has the algorithms."""
-
-    EXPONENTIAL = "exponential"
-    """The wait doubles, by a rule for each class of failures."""
-    FIXED = "fixed"
-    """Every two hours, three times, whatever failed."""
-
-
 class LinkLimit(Block):
     """The limit of one link: transfers from one site to another."""
 
@@ -74,8 +65,8 @@ def _registered_name(template: str) -> str:
     except ValueError as error:
         raise fault(f"the name {template!r} is no template: {error}", "Write each field as {field}.") from None
     if unknown:
-        known = ", ".join(f"{{{name}}}" for name in _REGISTERED)
-        raise fault(f"the name {template!r} has the field {{{min(unknown)}}}", f"Use {known}.")
+        every = ", ".join(f"{{{name}}}" for name in _REGISTERED)
+        raise fault(f"the name {template!r} has the field {{{min(unknown)}}}", f"Use {every}.")
     return template
 
 
@@ -173,8 +164,9 @@ class StageoutSettings(Block):
     """Files of one link that FTS may have; it decides itself how many are active."""
     links: tuple[LinkLimit, ...] = ()
     """Limits of single links, in place of `most_queued`."""
-    retry: RetryAlgorithmName = RetryAlgorithmName.EXPONENTIAL
-    """Retry algorithm of failed transfers."""
+    retry: Name = "exponential"
+    """Retry algorithm of failed transfers: `exponential`, by a rule for each class of failures; `fixed`, every two
+    hours, three times; or an entry point of the group `nightshift.retry` of an installed package."""
     queue_hours: Annotated[int, Field(ge=1, le=168)] = 5
     """FTS cancels a file that waits longer; it is retried."""
     copy_margin_minutes: Annotated[int, Field(ge=1, le=10_000)] = 10
@@ -201,7 +193,7 @@ class StageoutSettings(Block):
     block_minutes: Annotated[int, Field(ge=1, le=100_000)] = 240
     """A block is closed when its first file has waited for so long."""
     catalogue: CatalogueSettings = CatalogueSettings()
-    """Where files of data sets are registered."""
+    """Registration of files of data sets."""
     unknown_days: Annotated[int, Field(ge=1, le=3650)] = 14
     """Files in a temporary area that no transfer names are reported when they are older."""
 

@@ -17,11 +17,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
-from include.stageout.catalogue import CatalogueBlock
 from include.stageout.claims import StageoutWorker, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED, WORKFLOW_UNKNOWN
 from include.stageout.files import digest_of
 from include.stageout.moves import TransferMove, move_transfers
+from include.stageout.registration.catalogue import CatalogueBlock
 from include.stageout.requests import insert_new, pieces, rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferState

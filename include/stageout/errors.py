@@ -87,6 +87,13 @@ RESTORE_REFUSED = ErrorRow(
     StageoutError, "stageout-restore-refused", "give the time at which the backup was taken, as 2026-11-23T12:00:00Z"
 )
 """A restore of the ledger from a backup that cannot have been."""
+RETRY_UNKNOWN = ErrorRow(
+    StageoutError,
+    "stageout-retry-unknown",
+    "correct `retry` of `stageout:`, or install the package on every worker (docs/stage-out.md)",
+    concern=Concern.CONFIGURATION,
+)
+"""A retry algorithm that no installed package has."""
 CATALOGUE_FAILED = ErrorRow(
     StageoutError,
     "stageout-catalogue-failed",

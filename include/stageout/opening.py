@@ -32,13 +32,13 @@ from include.settings.sites import CredentialSource, RemoteSite
 from include.settings.stageout import CatalogueKind, StageoutSettings
 from include.settings.text_types import name_fault
 from include.site.site import Site
-from include.stageout.catalogue import Catalogue, LedgerCatalogue
 from include.stageout.claims import StageoutWorker
 from include.stageout.errors import CREDENTIAL_MISSING, NO_SITE_URL
 from include.stageout.places.facts import PlaceOptions, SitePlace
 from include.stageout.places.open import open_place
-from include.stageout.retry import RETRY_ALGORITHMS, RetryAlgorithm, exponential
-from include.stageout.rucio import RucioCatalogue
+from include.stageout.registration.catalogue import Catalogue, LedgerCatalogue
+from include.stageout.registration.rucio import RucioCatalogue
+from include.stageout.retry import RetryAlgorithm, exponential, retry_algorithm
 from include.storage.roles import Role
 
 MOST_BYTES = 1 << 17
@@ -340,7 +340,7 @@ def open_stageout(site: Site, worker: str) -> Stageout:
         worker=StageoutWorker(worker),
         fts=clients.fts,
         place=clients.place,
-        retry=RETRY_ALGORITHMS[site.settings.stageout.retry],
+        retry=retry_algorithm(site.settings.stageout.retry),
         catalogue=CATALOGUES[site.settings.stageout.catalogue.kind](site),
         obstacles=clients.obstacles,
     )

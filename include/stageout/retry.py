@@ -9,16 +9,19 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
+from functools import partial
+from importlib.metadata import entry_points
 
 from include.fts.states import FailureReason, FailureScope
-from include.settings.stageout import RetryAlgorithmName
+from include.stageout.errors import RETRY_UNKNOWN
 from include.stageout.states import TransferState
 
 MAX_REASON_CHARACTERS = 2048
 """As FTS keeps them."""
+LONGEST_WAIT = timedelta(days=30)
 
 
 class TransferFailureClass(Enum):
@@ -207,8 +210,37 @@ def fixed(failure: FailureReason, spent: int, chance: float) -> RetryDecision:
     return _decided(kind, rule, failure, spent, chance)
 
 
-RETRY_ALGORITHMS: Mapping[RetryAlgorithmName, RetryAlgorithm] = {
-    RetryAlgorithmName.EXPONENTIAL: exponential,
-    RetryAlgorithmName.FIXED: fixed,
-}
-"""By the setting `stageout.retry`."""
+RETRY_ALGORITHMS: Mapping[str, RetryAlgorithm] = {"exponential": exponential, "fixed": fixed}
+ENTRY_POINTS = "nightshift.retry"
+"""The group of the entry points of other algorithms."""
+_ALLOWED = frozenset({TransferState.RETRY_WAIT, TransferState.NEEDS_CREDENTIAL, TransferState.FAILED})
+
+
+def retry_algorithm(name: str) -> RetryAlgorithm:
+    """The algorithm of this name, ours or that of an installed package.
+
+    Raises StageoutError: RETRY_UNKNOWN if no package has it, or its code cannot be imported.
+    """
+    if name in RETRY_ALGORITHMS:
+        return RETRY_ALGORITHMS[name]
+    points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if not points:
+        raise RETRY_UNKNOWN(f"the retry algorithm {name}", f"no package has an entry point {ENTRY_POINTS} of this name")
+    try:
+        return partial(_checked, name, points[0].load())
+    except Exception as error:
+        why = f"{points[0].value} cannot be loaded: {type(error).__name__}: {error}"
+        raise RETRY_UNKNOWN(f"the retry algorithm {name}", why[:MAX_REASON_CHARACTERS]) from error
+
+
+def _checked(name: str, algorithm: RetryAlgorithm, failure: FailureReason, spent: int, chance: float) -> RetryDecision:
+    """The decision of a site's own algorithm; of one that fails, or decides what cannot be, that of `exponential`."""
+    try:
+        decision = algorithm(failure, spent, chance)
+        if decision.to in _ALLOWED and timedelta() <= decision.wait <= LONGEST_WAIT:
+            return decision
+        fault = f"it decided {decision.to.value} after {decision.wait}"
+    except Exception as error:  # noqa: BLE001 - whatever a site's code raises, no transfer may stay behind
+        fault = f"{type(error).__name__}: {error}"
+    decision = exponential(failure, spent, chance)
+    return replace(decision, reason=f"{decision.reason}; the retry algorithm {name} failed: {fault[:200]}")

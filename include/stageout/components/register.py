@@ -10,9 +10,9 @@ from sqlalchemy import Engine
 
 from include.errors import NightshiftError
 from include.stageout import blocks as filling
-from include.stageout.catalogue import Catalogue, CatalogueFile, LedgerCatalogue, registered_blocks
 from include.stageout.moves import TransferMove
 from include.stageout.opening import Stageout
+from include.stageout.registration.catalogue import Catalogue, CatalogueFile, LedgerCatalogue, registered_blocks
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TransferState
 

@@ -15,11 +15,11 @@ from include.ledger.engine import reading, writing
 from include.settings.stageout import StageoutSettings
 from include.stageout.archive import history
 from include.stageout.blocks import AFTER_CLOSING, RECHECK, BlockState, claim_blocks, close_workflow, finish_block
-from include.stageout.catalogue import CatalogueBlock, CatalogueFile, LedgerCatalogue, owners_to_register
 from include.stageout.claims import StageoutWorker
 from include.stageout.components.register import LATER, RegisterReport, register, register_again
 from include.stageout.errors import WORKFLOW_CLOSED, WORKFLOW_UNKNOWN
 from include.stageout.moves import TransferMove, move_transfers
+from include.stageout.registration.catalogue import CatalogueBlock, CatalogueFile, LedgerCatalogue, owners_to_register
 from include.stageout.requests import record_request
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_blocks, stageout_catalogue, stageout_transfers

@@ -17,15 +17,15 @@ from rucio.client.baseclient import BaseClient
 
 from include.settings.secrets import ConnectionSecrets
 from include.settings.stageout import StageoutSettings
-from include.stageout import rucio as module
 from include.stageout.blocks import close_workflow
-from include.stageout.catalogue import CatalogueBlock, CatalogueFile
 from include.stageout.errors import CATALOGUE_FAILED, StageoutError
 from include.stageout.files import check_catalogue
 from include.stageout.opening import open_stageout
 from include.stageout.passes import COMPONENTS, run_pass
+from include.stageout.registration import rucio as module
+from include.stageout.registration.catalogue import CatalogueBlock, CatalogueFile
+from include.stageout.registration.rucio import RucioCatalogue
 from include.stageout.requests import record_request
-from include.stageout.rucio import RucioCatalogue
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, TransferStatus, list_transfers
 from lab.stageout import FAULTY, LINKS, USERS, LabPlaces, account_of, planned, requests_of

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from include.fts.states import FailureReason
-from include.stageout.retry import RETRY_RULES, SUBMISSION_FAILED, TransferFailureClass, exponential, failure_class
+from include.stageout.errors import RETRY_UNKNOWN
+from include.stageout.retry import (
+    RETRY_RULES,
+    SUBMISSION_FAILED,
+    TransferFailureClass,
+    exponential,
+    failure_class,
+    retry_algorithm,
+)
 from include.stageout.states import TransferState
+from tests.fakes.refused import refused
 
 F = TransferFailureClass
 OF_FTS = [kind for kind in F if kind is not F.REGISTRATION]
@@ -101,3 +110,68 @@ def test_whatever_a_server_says_there_is_a_decision(text, spent, chance):
     decision = exponential(FailureReason.parse(text), spent, chance)
     assert decision.reason
     assert timedelta() <= decision.wait <= timedelta(hours=6)
+
+
+PATIENT = """
+from datetime import timedelta
+from include.stageout.retry import RetryDecision, exponential
+from include.stageout.states import TransferState
+
+def patient(failure, spent, chance):
+    if "maintenance" in failure.text:
+        return RetryDecision(TransferState.RETRY_WAIT, timedelta(hours=24 + chance), f"maintenance: {failure.text}")
+    return exponential(failure, spent, chance)
+
+def broken(failure, spent, chance):
+    raise KeyError("sites")
+
+def endless(failure, spent, chance):
+    return RetryDecision(TransferState.RETRY_WAIT, timedelta(days=4000), "")
+
+def ended(failure, spent, chance):
+    return RetryDecision(TransferState.CLEANED, timedelta(), "")
+
+def nothing(failure, spent, chance):
+    return None
+"""
+POINTS = ("patient", "broken", "endless", "ended", "nothing", "absent")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An installed package with entry points."""
+    (tmp_path / "our_retries.py").write_text(PATIENT)
+    info = tmp_path / "our_retries-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: our-retries\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[nightshift.retry]\n" + "".join(f"{name} = our_retries:{name}\n" for name in POINTS)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_site_has_a_retry_algorithm_of_its_own():
+    patient = retry_algorithm("patient")
+    maintenance = FailureReason.parse("DESTINATION [5] in maintenance until noon")
+    decision = patient(maintenance, 3, 0.5)
+    assert (decision.to, decision.wait) == (TransferState.RETRY_WAIT, timedelta(hours=24.5))
+    other = FailureReason.parse("SOURCE [2] no such file")
+    assert patient(other, 0, 0.5) == exponential(other, 0, 0.5)
+    assert retry_algorithm("exponential") is exponential
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("name", ["broken", "endless", "ended", "nothing"])
+def test_of_an_algorithm_that_fails_the_usual_one_takes_the_place(name):
+    failure = FailureReason.parse("TRANSFER [110] Operation timed out")
+    decision, usual = retry_algorithm(name)(failure, 1, 0.5), exponential(failure, 1, 0.5)
+    assert (decision.to, decision.wait) == (usual.to, usual.wait)
+    assert f"the retry algorithm {name} failed: " in decision.reason
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("name", ["absent", "unknown"])
+def test_an_algorithm_that_does_not_exist_is_refused(name):
+    with refused(RETRY_UNKNOWN):
+        retry_algorithm(name)

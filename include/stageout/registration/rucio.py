@@ -27,8 +27,8 @@ from include.http_calls import may_carry_token
 from include.settings.secrets import ConnectionSecrets, base_url
 from include.settings.sites import RemoteSite, is_same_place
 from include.settings.stageout import StageoutSettings
-from include.stageout.catalogue import CatalogueBlock, CatalogueFile
 from include.stageout.errors import CATALOGUE_FAILED, NO_SITE_URL, StageoutError
+from include.stageout.registration.catalogue import CatalogueBlock, CatalogueFile
 from include.stageout.requests import pieces
 from include.stageout.urls import SiteOperation, site_urls
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30
 _SILENT = logging.getLogger("nightshift.rucio")
-"""Of the client, which says each failure several times; the error says it once."""
+"""The log of the client, which has each failure several times; the error says it once."""
 _SILENT.setLevel(logging.CRITICAL)
 MAX_REASON_CHARACTERS = 300
 _DIGITS = "[0-9a-f]{32}"  # of the name of a block
@@ -237,8 +237,8 @@ class RucioCatalogue:
 
         def refuse(listed: Mapping[str, ListedReplicas]) -> None:
             for replica in replicas:
-                there = listed.get(replica.name)
-                reason = None if there is None else there.fault(replica)
+                file = listed.get(replica.name)
+                reason = None if file is None else file.fault(replica)
                 if reason is not None:
                     refusals.setdefault(replica.id, reason)
 
@@ -283,15 +283,15 @@ class RucioCatalogue:
 
     def _listed(self, scope: str, replicas: Sequence[RucioReplica]) -> dict[str, ListedReplicas]:
         """The files of these that Rucio has, by name."""
-        found: dict[str, ListedReplicas] = {}
+        files: dict[str, ListedReplicas] = {}
         schemes = sorted({replica.url.partition(":")[0] for replica in replicas})
         for piece in pieces(sorted({replica.name for replica in replicas})):
             dids = [{"scope": scope, "name": name} for name in piece]
             for row in self._client.list_replicas(dids, schemes=schemes, all_states=True):
                 urls = {str(rse): [str(url) for url in urls] for rse, urls in row["rses"].items()}
                 sum_of = row["adler32"]
-                found[row["name"]] = ListedReplicas(int(row["bytes"]), sum_of and str(sum_of).lower(), urls)
-        return found
+                files[row["name"]] = ListedReplicas(int(row["bytes"]), sum_of and str(sum_of).lower(), urls)
+        return files
 
     def _holder(self, names: RucioNames, name: str) -> str | None:
         """Return the data set of this block, or of another one, that has the file already."""

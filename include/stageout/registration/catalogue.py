@@ -98,8 +98,8 @@ def registered_blocks(ledger: Bind, *, since: datetime) -> Iterator[tuple[Catalo
             files = connection.execute(select(stageout_catalogue).where(columns.block == row.name)).all()
         last = row.id
         if files:
-            found = (CatalogueFile(file.id, file.name, file.site, file.size, file.checksum) for file in files)
-            yield CatalogueBlock(row.name, row.dataset, row.owner, row.workflow), tuple(found)
+            block = CatalogueBlock(row.name, row.dataset, row.owner, row.workflow)
+            yield block, tuple(CatalogueFile(file.id, file.name, file.site, file.size, file.checksum) for file in files)
 
 
 def owners_to_register(ledger: Bind) -> tuple[str, ...]:
