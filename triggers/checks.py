@@ -5,6 +5,7 @@ A check looks once, takes nothing and changes nothing. The triggerer runs it in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -188,6 +189,26 @@ def sites_usable(connect: Connect, sites: list[str]) -> Observation:
     return Observation(not out, reason, {name: current.state.value for name, current in health.items()})
 
 
+def workflow_registered(connect: Connect, owner: str, workflow: str, allow_failed: bool = False) -> Observation:
+    """Every file of the workflow is registered, or needs no registration; the result is how many are in each state."""
+    from include.stageout.states import TransferState
+    from include.stageout.status import TransferFilter, count_archived, count_transfers
+
+    ledger, chosen = connect().ledger, TransferFilter(owner=owner, workflow=workflow)
+    states: Counter[TransferState] = Counter()
+    for count in (*count_transfers(ledger, chosen), *count_archived(ledger, chosen)):
+        states[count.state] += count.files
+    ended = {TransferState.REGISTERED, TransferState.CLEANING, TransferState.CLEANED, TransferState.KEPT}
+    if allow_failed:
+        ended |= {TransferState.FAILED, TransferState.KILLED}
+    left = {state.value: files for state, files in states.items() if state not in ended}
+    reason = ", ".join(f"{files} {state}" for state, files in sorted(left.items()))
+    if not states:
+        reason = f"no file of workflow {workflow} of {owner} was requested"
+    counts = {state.value: files for state, files in states.items()}
+    return Observation(bool(states) and not left, reason or f"{states.total()} files have ended their way", counts)
+
+
 def ceph_clean(connect: Connect, target: str) -> Observation:
     """The cluster of a benchmark's target is well, and nothing is left to recover; the result is its state."""
     from include.benchmarks.campaign.campaigns import cluster_of
@@ -228,6 +249,7 @@ CHECKS: Mapping[str, WaitCheck] = {
     "fts-jobs": WaitCheck(fts_jobs_ended, 30.0),
     "transfers": WaitCheck(transfers_ended, 30.0),
     "sites-usable": WaitCheck(sites_usable, 60.0),
+    "workflow-registered": WaitCheck(workflow_registered, 60.0),
     "ceph-clean": WaitCheck(ceph_clean, 15.0),
 }
 """By the key that Airflow's database stores for a deferred task: keys and the names of arguments never change."""

@@ -32,7 +32,7 @@ from include.stageout.tables import stageout_jobs
 from operators import stageout
 from operators.lease_task import Killed
 from operators.stageout import NICENESS, StageoutPassOperator
-from sensors.sites import SiteHealthSensor
+from sensors.sites import RegisteredSensor, SiteHealthSensor
 from tests.dags.conftest import MiniSite, read_dags, record
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.taskcontext import task_context
@@ -174,9 +174,17 @@ def test_files_are_submitted_verified_registered_and_their_sources_removed(stage
     assert taken.read_bytes() == b"of another"
     staged.run("stage_out_finish")
     assert staged.states("whole")["done"] == 1, "its block is open"
+    short = {"timeout": 0.3, "poke_interval": 0.1, "deferrable": False}
+    sensor = RegisteredSensor(task_id="registered", owner="ada", workflow="whole", allow_failed=True, **short)
+    for waiting in (sensor, RegisteredSensor(task_id="other", owner="ada", workflow="none", **short)):
+        with pytest.raises(AirflowSensorTimeout):
+            waiting.execute(task_context())
     close_workflow(staged.mini.opened.ledger, "ada", "whole", now=staged.now())
     assert set(staged.run("stage_out_finish").values()) == {"success"}
     assert staged.states("whole") == {"cleaned": 1, "failed": 2}
+    assert sensor.execute(task_context()) == {"cleaned": 1, "failed": 2}
+    with pytest.raises(AirflowSensorTimeout):
+        RegisteredSensor(task_id="all", owner="ada", workflow="whole", **short).execute(task_context())
     assert staged.path("south", f"{HOME}/whole/a").read_bytes() == b"whole/a"
     assert not staged.path("north", f"{AREA}/whole/a").exists()
     assert staged.path("north", f"{AREA}/whole/c").exists(), "the source of a failed transfer stays"

@@ -33,6 +33,7 @@ STORED: dict[str, dict[str, Any]] = {
     "replica-job": {"repository": FQRN, "replica": "s1", "verb": "snapshot"},
     "ceph-clean": {"target": "hlt2"},
     "sites-usable": {"sites": ["T2_IT_Pisa"]},
+    "workflow-registered": {"owner": "ada", "workflow": "w", "allow_failed": False},
     "fts-jobs": {"fts_conn_id": "fts_default", "job_ids": [JOB]},
     "transfers": {"request": 7, "since": "2026-11-21T02:03:04+00:00"},
 }
