@@ -15,6 +15,8 @@ from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table
 
 from include.fts.errors import redact
 from include.ledger.engine import Bind, reading
+from include.settings.sites import RemoteSite
+from include.stageout.errors import StageoutError
 from include.stageout.files import digest_of
 from include.stageout.requests import pieces, rows_in
 from include.stageout.states import TRANSFER_ENDED, TransferState
@@ -27,7 +29,7 @@ from include.stageout.tables import (
     stageout_transfers,
     stageout_workflows,
 )
-from include.stageout.urls import is_bare
+from include.stageout.urls import SiteOperation, is_bare, site_urls
 
 MAX_PAGE = 1000
 SPAN = 20_000
@@ -217,6 +219,49 @@ def list_transfers(
     if len(chosen) > limit:
         return TransferPage(rows, chosen[limit - 1])
     return TransferPage(rows, low or None)
+
+
+@dataclass(frozen=True, slots=True)
+class FileCopy:
+    """A file of a request at its destination. `url`: None as long as no copy is verified; `reason`: of its state."""
+
+    id: int
+    site: str
+    name: str
+    url: str | None
+    size: int | None
+    checksum: str | None
+    dataset: str | None
+    registered: bool
+    state: TransferState
+    reason: str
+
+
+_PLACED = frozenset({TransferState.REGISTERED, TransferState.CLEANING, TransferState.CLEANED, TransferState.KEPT})
+
+
+def copies_of(bind: Bind, sites: Mapping[str, RemoteSite], wanted: TransferFilter) -> Iterator[FileCopy]:
+    """Give the files of these transfers, archived or not, the newest request first."""
+    after = None
+    while True:
+        page = list_transfers(bind, wanted, after=after, limit=MAX_PAGE)
+        for row in page.rows:
+            verified = row.state in _PLACED or row.state is TransferState.DONE
+            yield FileCopy(
+                row.id, row.destination, row.destination_name, _read_url(sites, row) if verified else None, row.size,
+                row.checksum, row.dataset, row.dataset is not None and row.state in _PLACED, row.state, row.reason,
+            )  # fmt: skip
+        if page.after is None:
+            return
+        after = page.after
+
+
+def _read_url(sites: Mapping[str, RemoteSite], row: TransferStatus) -> str | None:
+    try:
+        urls = site_urls(sites.get(row.destination), SiteOperation.READ, row.destination_name)
+    except StageoutError:  # the configuration has no rule for it any more
+        return None
+    return next(iter(urls.values()))
 
 
 def transfers_of_request(bind: Bind, request: int) -> tuple[TransferStatus, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ from include.stageout.states import TransferState
 if TYPE_CHECKING:
     from include.site.site import Site
     from include.stageout.files import StageoutRequest
-    from include.stageout.status import TransferFilter, TransferStatus
+    from include.stageout.status import FileCopy, TransferFilter, TransferStatus
 
 
 app = typer.Typer(no_args_is_help=True)
@@ -114,6 +114,38 @@ def status(
             _show_links(site, chosen_by, as_json=as_json)
         else:
             _show_counts(site, chosen_by, as_json=as_json)
+
+
+@app.command()
+def copies(
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="Workflow of the files.")],
+    owner: Owner = None,
+    urls: Annotated[bool, typer.Option("--urls", help="Write the URLs of verified copies, one a line.")] = False,
+) -> None:
+    """Write where the files of a workflow are, as JSON for the next job: site, URL, size, checksum, data set.
+
+    Exit code 1 as long as a file has no verified copy; `registered` says whether it is in its data set.
+    """
+    from include.stageout.rest.questions import ListFormat, copy_lines
+    from include.stageout.status import TransferFilter, copies_of
+
+    missing = 0
+
+    def counted(copies: Iterator[FileCopy]) -> Iterator[FileCopy]:
+        nonlocal missing
+        for copy in copies:
+            missing += copy.url is None
+            yield copy
+
+    with refusing():
+        site = open_site()
+        chosen = TransferFilter(owner=owner or getpass.getuser(), workflow=workflow)
+        files = counted(copies_of(site.ledger, site.settings.sites, chosen))
+        for line in copy_lines(files, ListFormat.URLS if urls else ListFormat.JSON):
+            typer.echo(line, nl=False)
+    if missing:
+        typer.echo(f"nightshift: {missing} files have no verified copy", err=True)
+        raise typer.Exit(1)
 
 
 @app.command()

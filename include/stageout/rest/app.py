@@ -29,7 +29,15 @@ from include.stageout.requests import UserCaps, record_request
 from include.stageout.rest import questions
 from include.stageout.rest.limits import UserCalls, bounded_body, require_json
 from include.stageout.rest.remembered import RememberedCounts
-from include.stageout.status import MAX_PAGE, TransferPage, WorkflowStatus, list_transfers, list_workflows
+from include.stageout.status import (
+    MAX_PAGE,
+    TransferFilter,
+    TransferPage,
+    WorkflowStatus,
+    copies_of,
+    list_transfers,
+    list_workflows,
+)
 from include.stageout.sums import export_csv
 from include.validation import first_fault
 
@@ -250,6 +258,7 @@ def create_api(caller: Callable[..., questions.StageoutUser], site: Callable[[],
     app.post("/workflows/{name:path}/kill")(routes.kill_workflow)
     app.get("/transfers")(routes.transfers)
     app.get("/transfers/{number}")(routes.transfer)
+    app.get("/copies", response_class=StreamingResponse)(routes.copies)
     app.get("/summary")(routes.summary)
     app.get("/workflows")(routes.workflows)
     app.get("/workflows/{name:path}")(routes.workflow)
@@ -339,6 +348,20 @@ class _Routes:
     async def transfer(self, caller: Caller, number: RowNumber) -> questions.TransferHistory:
         """A transfer with its whole history and the reason of each move."""
         return await self._read(lambda ledger: questions.transfer(ledger, caller, number))
+
+    async def copies(
+        self,
+        caller: Caller,
+        workflow: Annotated[str, Query(max_length=128)],
+        user: Name = None,
+        format: questions.ListFormat = questions.ListFormat.JSON,  # noqa: A002 - the parameter's name in the URL
+    ) -> Response:
+        """The files of a workflow where they are now, for the next job; as `urls` those whose copy is verified."""
+        wanted = TransferFilter(owner=questions.owner_of(caller, user) or caller.name, workflow=workflow)
+        sites = self._site().settings.sites
+        copies = await self._read(lambda ledger: copies_of(ledger, sites, wanted))
+        lines = questions.parts(questions.copy_lines(copies, format))
+        return StreamingResponse(lines, media_type=f"{questions.LIST_TYPES[format]}; charset=utf-8", headers=HEADERS)
 
     async def summary(
         self,

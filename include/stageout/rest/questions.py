@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
@@ -18,6 +19,7 @@ from include.stageout.archive import MoveRecord, history
 from include.stageout.errors import StageoutError
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import TransferState
+from include.stageout.transfers import document_of
 
 EDITED_DAG = "stage_out_submit"
 """The DAG whose editors may change transfers."""
@@ -211,6 +213,28 @@ def period(since: date | None, until: date | None, *, now: datetime) -> tuple[da
     if not timedelta() <= last - first <= timedelta(days=366):
         raise QUERY_INVALID("since", "the period is not one of 0 to 366 days")
     return datetime.combine(first, time(), UTC), datetime.combine(last, time(), UTC)
+
+
+class ListFormat(Enum):
+    """The form of a list of copies: an array of JSON with all that is known, or one URL a line."""
+
+    JSON = "json"
+    URLS = "urls"
+
+
+LIST_TYPES: Mapping[ListFormat, str] = {ListFormat.JSON: "application/json", ListFormat.URLS: "text/plain"}
+
+
+def copy_lines(copies: Iterable[status.FileCopy], form: ListFormat) -> Iterator[str]:
+    """Write copies as a list; as URLs those that are verified."""
+    if form is ListFormat.URLS:
+        yield from (f"{copy.url}\n" for copy in copies if copy.url is not None)
+        return
+    before = "[\n"
+    for copy in copies:
+        yield before + json.dumps(document_of(copy))
+        before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
 
 
 def parts(lines: Iterator[str]) -> Iterator[str]:

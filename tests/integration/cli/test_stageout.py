@@ -185,6 +185,25 @@ def test_a_census_names_what_is_stuck(submitted: list[int], ledger: Engine) -> N
     assert f"transfer {submitted[0]}: done since" in stageout("census", "--last", code=1).stdout
 
 
+def test_where_the_files_are_is_a_list_for_the_next_job(submitted: list[int], ledger: Engine) -> None:
+    newest, *others = submitted
+    now = datetime.now(UTC)
+    put_in(ledger, others, TransferState.CLEANED, now)
+    listed = stageout("copies", "w1", code=1)
+    assert listed.stderr == "nightshift: 1 files have no verified copy\n"
+    files = json.loads(listed.stdout)
+    assert [(file["id"], file["state"]) for file in files] == [
+        (newest, "new"), *((number, "cleaned") for number in others)
+    ]  # fmt: skip
+    assert {file["url"] for file in files} == {None, *(f"davs://bari.example.org/cms/user/ann/{n}" for n in range(2))}
+    assert (files[1]["site"], files[1]["size"], files[1]["registered"]) == ("bari", 7, False)
+    put_in(ledger, submitted, TransferState.CLEANED, now)
+    archive_transfers(ledger, TransferState.CLEANED, before=now + timedelta(days=1), limit=1)
+    urls = stageout("copies", "w1", "--urls").stdout.splitlines()
+    assert urls == [f"davs://bari.example.org/cms/user/ann/{number}" for number in (2, 1, 0)]
+    assert stageout("copies", "none").stdout == "[]\n"
+
+
 def test_what_the_ledger_has_is_registered_in_rucio_only_where_there_is_one(folder: Path, submitted: list[int]) -> None:
     words = ("register", "--since", "2026-11-01", "--dry-run")
     assert "has not `kind: rucio`" in stageout(*words, code=2).stderr

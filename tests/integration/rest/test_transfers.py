@@ -16,6 +16,7 @@ from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.requests import record_request
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_analytics, stageout_transfers
+from tests.fakes.places import put_in
 from tests.fakes.transfers import NOW, recorded, request_of, states
 from tests.integration.rest.conftest import ApiUser, file, refusal, wanted
 
@@ -61,6 +62,22 @@ def test_the_list_is_narrowed_and_goes_on(ann: ApiUser, site: Site) -> None:
         if after is None:
             break
     assert pages == [[other[0], found[4]], [found[3], found[2]]]
+
+
+def test_a_list_of_copies_is_for_the_next_job(ann: ApiUser, bob: ApiUser, olga: ApiUser, site: Site) -> None:
+    [done, new] = recorded(site.ledger, 2, owner="ann", dataset="/A/b/USER")
+    put_in(site.ledger, [done], TransferState.CLEANED, NOW)
+    rows = {row["id"]: row for row in ann.get("/copies", workflow="workflow").json()}
+    assert rows[new]["url"] is None
+    assert rows[done]["registered"] is True
+    url = rows[done]["url"]
+    assert url.endswith(rows[done]["name"].removeprefix("/store"))
+    plain = ann.get("/copies", workflow="workflow", format="urls")
+    assert (plain.text, plain.headers["content-type"]) == (f"{url}\n", "text/plain; charset=utf-8")
+    assert bob.get("/copies", workflow="workflow").json() == []
+    assert bob.get("/copies", workflow="workflow", user="ann").status_code == 403
+    assert olga.get("/copies", workflow="workflow", user="ann", format="urls").text == plain.text
+    assert ann.get("/copies").status_code == 400
 
 
 @pytest.mark.parametrize("archived", [False, True])
