@@ -349,7 +349,7 @@ def _narrowed(
         where = [stageout_requests.c.workflow == wanted.workflow]
         where += [stageout_requests.c.owner == wanted.owner] if wanted.owner is not None else []
         requests = list(connection.scalars(select(stageout_requests.c.id).where(*where)))
-        query = query.with_hint(stageout_transfers, "FORCE INDEX (ix_stageout_transfers_request)", "mysql")
+        query = query.with_hint(stageout_transfers, "FORCE INDEX (ix_stageout_transfers_request_state_queue)", "mysql")
         if queues is not None and _of_link(stageout_queues, wanted):
             link = select(stageout_queues.c.id).where(*_of_link(stageout_queues, wanted))
             query = query.where(columns.queue.in_(link))

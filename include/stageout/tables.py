@@ -152,7 +152,7 @@ stageout_transfers = Table(
     Index(None, "state", "queue", "due_at"),
     Index(None, "job"),
     Index(None, "block"),
-    Index(None, "request"),
+    Index(None, "request", "state", "queue"),  # transfers of a workflow are counted from it alone
     Index(None, "source_name", mysql_length=255),
     **TABLE_OPTIONS,
 )
