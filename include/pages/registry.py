@@ -89,6 +89,7 @@ PAGES = (
     Page("publications", "Publications", "publications_page", charts=True),
     Page("transfers", "Transfers", "transfers_page", charts=True, read="read_overview"),
     Page("transfer", "Transfer", "transfers_page", nav=False),
+    Page("analytics", "Analytics", "analytics_page", charts=True),
     Page("sites", "Sites", "sites_page", charts=True),
     Page("caches", "Caches", "caches_page", charts=True),
     Page("benchmarks", "Benchmarks", "benchmarks", charts=True),

@@ -19,7 +19,7 @@ from include.stageout.claims import at_rest, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.requests import AT_ONCE, pieces
 from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, TransferJobState, TransferState
-from include.stageout.sums import add_sums, sums_of
+from include.stageout.sums import add_sums, add_times, sums_of, time_of
 from include.stageout.transfers import document_of
 
 LOOKED_AT_AGAIN = timedelta(days=1)
@@ -105,6 +105,8 @@ def _archive(connection: Connection, ids: Sequence[int]) -> None:
     connection.execute(delete(tables.stageout_transfers).where(tables.stageout_transfers.c.id.in_(ids)))
     # last: every archivist adds to the same few rows and waits for who has them
     add_sums(connection, (sums_of(row, *_steps(moves[row["id"]])) for row in rows))
+    times = (time_of(row, _registered(moves[row["id"]])) for row in rows)
+    add_times(connection, (time for time in times if time is not None))
 
 
 def forget_jobs(bind: Bind, state: TransferJobState, *, before: datetime, limit: int) -> int:
@@ -186,6 +188,15 @@ def _steps(moves: Sequence[MoveRecord]) -> tuple[datetime | None, datetime | Non
     submitted = (move.moved_at for move in moves if move.state == TransferState.SUBMITTED.value)
     verified = (move.moved_at for move in reversed(moves) if move.state == TransferState.DONE.value)
     return next(submitted, None), next(verified, None)
+
+
+def _registered(moves: Sequence[MoveRecord]) -> datetime | None:
+    """When the transfer was registered or, where it was not to be, verified."""
+    for state in (TransferState.REGISTERED.value, TransferState.DONE.value):
+        times = [move.moved_at for move in moves if move.state == state]
+        if times:
+            return times[-1]
+    return None
 
 
 def _archived(

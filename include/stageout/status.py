@@ -240,11 +240,11 @@ class FileCopy:
 _PLACED = frozenset({TransferState.REGISTERED, TransferState.CLEANING, TransferState.CLEANED, TransferState.KEPT})
 
 
-def copies_of(bind: Bind, sites: Mapping[str, RemoteSite], wanted: TransferFilter) -> Iterator[FileCopy]:
+def copies_of(bind: Bind, sites: Mapping[str, RemoteSite], chosen: TransferFilter) -> Iterator[FileCopy]:
     """Give the files of these transfers, archived or not, the newest request first."""
     after = None
     while True:
-        page = list_transfers(bind, wanted, after=after, limit=MAX_PAGE)
+        page = list_transfers(bind, chosen, after=after, limit=MAX_PAGE)
         for row in page.rows:
             verified = row.state in _PLACED or row.state is TransferState.DONE
             yield FileCopy(

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Table, and_, func, or_, select
 from sqlalchemy.dialects import mysql, sqlite
 
 from include.ledger.engine import Bind, reading
 from include.stageout.files import digest_of
 from include.stageout.requests import AT_ONCE, pieces
 from include.stageout.states import TransferState
-from include.stageout.tables import stageout_analytics
+from include.stageout.tables import stageout_analytics, stageout_times
 
 _FORMULA = ("=", "+", "-", "@", "\t")
 """What a spreadsheet takes for a formula at the beginning of a cell."""
@@ -79,6 +80,27 @@ class TransferSums:
         return self.bytes / seconds if seconds > 0 else None
 
 
+def time_of(transfer: Mapping[str, Any], registered_at: datetime | None) -> TimeKey | None:
+    """Return how a complete transfer counts by its time; None: it is not complete.
+
+    `transfer`: a row of the archive. `registered_at`: when it was registered or, without a data set, verified.
+    """
+    if registered_at is None or transfer["state"] not in COMPLETE:
+        return None
+    seconds = (registered_at - transfer["created_at"]).total_seconds()
+    return TimeKey(
+        _day_of(transfer), transfer["owner"], transfer["source"], transfer["destination"], bucket_of(seconds)
+    )
+
+
+COMPLETE = frozenset({TransferState.CLEANED.value, TransferState.KEPT.value})
+
+
+def _day_of(transfer: Mapping[str, Any]) -> datetime:
+    day: datetime = transfer["moved_at"].astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return day
+
+
 def sums_of(
     transfer: Mapping[str, Any], submitted_at: datetime | None, verified_at: datetime | None
 ) -> tuple[SumKey, TransferSums]:
@@ -88,12 +110,11 @@ def sums_of(
     destination was verified; None: it was not.
     """
     created_at, ended_at = transfer["created_at"], transfer["moved_at"]
-    day = ended_at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     # the class of a failure stays when a retry has worked: of those the retries are summed
-    complete = transfer["state"] in {TransferState.CLEANED.value, TransferState.KEPT.value}
+    complete = transfer["state"] in COMPLETE
     key = SumKey(
-        day, transfer["owner"], transfer["workflow"], transfer["source"], transfer["destination"], transfer["state"],
-        None if complete else transfer["failure"],
+        _day_of(transfer), transfer["owner"], transfer["workflow"], transfer["source"], transfer["destination"],
+        transfer["state"], None if complete else transfer["failure"],
     )  # fmt: skip
     times = (submitted_at, transfer["copied_at"], verified_at, ended_at)
     # clocks differ: FTS's end of a copy may be before the request
@@ -106,21 +127,108 @@ def add_sums(connection: Connection, added: Iterable[tuple[SumKey, TransferSums]
     together: defaultdict[SumKey, TransferSums] = defaultdict(TransferSums)
     for key, sums in added:
         together[key] += sums
+    rows = [{"digest": key.digest, **_fields(key), **_fields(sums)} for key, sums in together.items()]
+    _add(connection, stageout_analytics, rows, [field.name for field in fields(TransferSums)])
+
+
+def _add(connection: Connection, table: Table, rows: list[dict[str, Any]], names: Sequence[str]) -> None:
+    """Insert rows by their digests, and add to the figures `names` of those that exist."""
     # in one order: two processes that add to the same sums wait for each other, and do not deadlock
-    rows = [
-        {"digest": key.digest, **_fields(key), **_fields(sums)}
-        for key, sums in sorted(together.items(), key=lambda item: item[0].digest)
-    ]
-    names = [field.name for field in fields(TransferSums)]
-    for piece in pieces(rows):
+    for piece in pieces(sorted(rows, key=lambda row: str(row["digest"]))):
         if connection.dialect.name == "sqlite":
-            new = sqlite.insert(stageout_analytics).values(piece)
-            sums_sqlite = {name: stageout_analytics.c[name] + new.excluded[name] for name in names}
+            new = sqlite.insert(table).values(piece)
+            sums_sqlite = {name: table.c[name] + new.excluded[name] for name in names}
             connection.execute(new.on_conflict_do_update(index_elements=["digest"], set_=sums_sqlite))
         else:
-            other = mysql.insert(stageout_analytics).values(piece)
-            sums_mysql = {name: stageout_analytics.c[name] + other.inserted[name] for name in names}
+            other = mysql.insert(table).values(piece)
+            sums_mysql = {name: table.c[name] + other.inserted[name] for name in names}
             connection.execute(other.on_duplicate_key_update(sums_mysql))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeKey:
+    """The complete transfers of a day, user and link whose way from request to registration took about as long."""
+
+    day: datetime
+    owner: str
+    source: str
+    destination: str
+    bucket: int
+
+    @property
+    def digest(self) -> str:
+        """The digest that represents the row in the ledger's index."""
+        rest = (self.owner, self.source, self.destination, str(self.bucket))
+        return digest_of(self.day.date().isoformat(), *rest)
+
+
+STEPS = 4
+"""Buckets of times between a number of seconds and its double."""
+
+
+def bucket_of(seconds: float) -> int:
+    """The bucket of a time; what is below a second is in the first one."""
+    return int(STEPS * math.log2(max(1.0, seconds)))
+
+
+def percentile_s(counts: Mapping[int, int], share: float) -> float | None:
+    """The time in seconds within which a share of the files came, right within a tenth; None: there are none.
+
+    `counts`: files by bucket. `share`: from 0 to 1.
+    """
+    left = share * sum(counts.values())
+    for bucket, files in sorted(counts.items()):
+        left -= files
+        if left <= 0:
+            return float(2 ** ((bucket + 0.5) / STEPS))
+    return None
+
+
+def add_times(connection: Connection, times: Iterable[TimeKey]) -> None:
+    """Count transfers by their times in the ledger, in the caller's transaction."""
+    rows = [{"digest": key.digest, **_fields(key), "files": files} for key, files in Counter(times).items()]
+    _add(connection, stageout_times, rows, ["files"])
+
+
+@dataclass(frozen=True, slots=True)
+class SumFilter:
+    """A choice of sums: days from `since` to before `until`; `site`: source or destination."""
+
+    since: datetime
+    until: datetime
+    owner: str | None = None
+    site: str | None = None
+
+    def of(self, table: Table) -> list[ColumnElement[bool]]:
+        """Return what holds for the rows of a table of sums."""
+        columns = table.c
+        where = [columns.day >= self.since, columns.day < self.until]
+        where += [columns.owner == self.owner] if self.owner is not None else []
+        where += [or_(columns.source == self.site, columns.destination == self.site)] if self.site is not None else []
+        return where
+
+
+def group_sums(bind: Bind, by: Sequence[str], chosen: SumFilter) -> dict[tuple[Any, ...], TransferSums]:
+    """The sums of the wanted days by some of the columns of `SumKey`."""
+    columns = stageout_analytics.c
+    keys = [columns[name] for name in by]
+    figures = [func.sum(columns[field.name]).label(field.name) for field in fields(TransferSums)]
+    query = select(*keys, *figures).where(*chosen.of(stageout_analytics)).group_by(*keys).order_by(*keys)
+    with reading(bind) as connection:
+        rows = connection.execute(query).all()
+    return {tuple(row[: len(by)]): TransferSums(*map(int, row[len(by) : -4]), *map(float, row[-4:])) for row in rows}
+
+
+def group_times(bind: Bind, by: Sequence[str], chosen: SumFilter) -> dict[tuple[Any, ...], dict[int, int]]:
+    """The complete files of the wanted days by some of the columns of `TimeKey`, and by bucket."""
+    columns = stageout_times.c
+    keys = [columns[name] for name in by]
+    query = select(*keys, columns.bucket, func.sum(columns.files).label("files")).where(*chosen.of(stageout_times))
+    groups: defaultdict[tuple[Any, ...], dict[int, int]] = defaultdict(dict)
+    with reading(bind) as connection:
+        for *key, bucket, files in connection.execute(query.group_by(*keys, columns.bucket)):
+            groups[tuple(key)][bucket] = int(files)
+    return dict(groups)
 
 
 def read_sums(
@@ -170,5 +278,5 @@ def _values(kind: type[T], row: Row[Any]) -> T:
     return kind(**{field.name: getattr(row, field.name) for field in fields(kind)})
 
 
-def _fields(values: SumKey | TransferSums) -> dict[str, Any]:
+def _fields(values: SumKey | TransferSums | TimeKey) -> dict[str, Any]:
     return {field.name: getattr(values, field.name) for field in fields(values)}

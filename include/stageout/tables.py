@@ -268,6 +268,23 @@ stageout_analytics = Table(
     **TABLE_OPTIONS,
 )
 
+stageout_times = Table(
+    "stageout_times",
+    metadata,
+    # complete transfers of a day by the time from request to registration; `digest` represents the columns to `bucket`
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("digest", hexadecimal(64), nullable=False),
+    Column("day", UtcTime, nullable=False),
+    Column("owner", NAME, nullable=False),
+    Column("source", NAME, nullable=False),
+    Column("destination", NAME, nullable=False),
+    Column("bucket", Integer, nullable=False),
+    Column("files", Integer, nullable=False),
+    UniqueConstraint("digest"),
+    Index(None, "day"),
+    **TABLE_OPTIONS,
+)
+
 stageout_restores = Table(
     "stageout_restores",
     metadata,

@@ -231,6 +231,7 @@ def stops(run_id: str, transfer: int) -> list[Stop]:
         Stop("provenance", f"?repository={FQRN}&path={place}", published),
         Stop("transfers", "?workflow=browser", (("h1", "Transfers"),)),
         Stop("transfer", f"?id={transfer}", history),
+        Stop("analytics", "", (("h1", "Analytics"), ("body", "is archived"))),
         Stop("sites", "", (("h1", "Sites"), ("body", "No site has a probe"))),
         Stop("caches", "", (("h1", "Caches"), ("body", "The settings name no cache"))),
         Stop("benchmarks", "", (("body", "No campaign was judged yet"),)),

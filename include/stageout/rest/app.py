@@ -357,9 +357,9 @@ class _Routes:
         format: questions.ListFormat = questions.ListFormat.JSON,  # noqa: A002 - the parameter's name in the URL
     ) -> Response:
         """The files of a workflow where they are now, for the next job; as `urls` those whose copy is verified."""
-        wanted = TransferFilter(owner=questions.owner_of(caller, user) or caller.name, workflow=workflow)
+        chosen = TransferFilter(owner=questions.owner_of(caller, user) or caller.name, workflow=workflow)
         sites = self._site().settings.sites
-        copies = await self._read(lambda ledger: copies_of(ledger, sites, wanted))
+        copies = await self._read(lambda ledger: copies_of(ledger, sites, chosen))
         lines = questions.parts(questions.copy_lines(copies, format))
         return StreamingResponse(lines, media_type=f"{questions.LIST_TYPES[format]}; charset=utf-8", headers=HEADERS)
 

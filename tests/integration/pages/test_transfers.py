@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.rest.app import create_api
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import StageoutComponent, TransferState
+from include.stageout.sums import bucket_of, percentile_s
 from include.stageout.tables import stageout_analytics, stageout_findings
 from tests.fakes.places import put_in
 from tests.fakes.transfers import NOW, recorded
@@ -252,3 +254,53 @@ def test_hours_and_days_are_counted_by_the_end_of_transfers(site: Site) -> None:
     (day,) = transfers_rows.days(site.ledger, None, now=now)
     assert (day.complete, day.failed, day.bytes) == (8, 2, 20)
     assert transfers_rows.days(site.ledger, "bob", now=now) == ()
+
+
+def test_analytics_have_times_until_registration_and_hide_what_belongs_to_others(
+    site: Site, olga: Viewer, ann: Viewer
+) -> None:
+    day = "2026-11-23"
+    for owner, minutes, files in (("ann", 1, 3), ("ann", 40, 1), ("bob", 90, 2)):
+        ids = recorded(site.ledger, files, owner=owner, now=NOW, size=1000)
+        done, ended = NOW + timedelta(minutes=minutes), NOW + timedelta(minutes=minutes + 1)
+        put_in(site.ledger, ids, TransferState.COPIED, NOW)
+        moves = [TransferMove(number, TransferState.COPIED, TransferState.DONE, "it is whole") for number in ids]
+        move_transfers(site.ledger, moves, StageoutComponent.REPORTER, now=done)
+        put_in(site.ledger, ids, CLEANED, ended)
+        archive_transfers(site.ledger, CLEANED, before=ended + timedelta(hours=1), limit=10)
+    failed = recorded(site.ledger, 1, owner="bob", now=NOW)
+    put_in(site.ledger, failed, FAILED, NOW, failure="quota")
+    archive_transfers(site.ledger, FAILED, before=NOW + timedelta(hours=1), limit=10)
+
+    page = olga(f"analytics?since={day}&until={day}")
+    rows = [
+        [re.sub("<[^>]+>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+        for row in re.findall(r"<tr><th scope=\"row\">.*?</tr>", page, re.DOTALL)
+    ]
+    table = {row[0]: row[1:] for row in rows}
+    assert table["all"][:4] == ["6", "6.0 kB", "1", "0"]
+    assert table["pisa to bari"] == table["all"]
+    half, most = table["all"][4:6]
+    assert half == "59 s"
+    assert most.startswith("1 h ")
+    assert table["quota"][0] == "1"
+    assert page.count('role="figure"') == 3
+    assert "analytics.csv?since=2026-11-23&amp;until=2026-11-24" in page
+
+    own = ann(f"analytics?since={day}&until={day}")
+    assert "quota" not in own
+    assert "By user" not in own
+    assert "bob" not in own
+    assert ann("analytics?user=bob", status=400)
+    assert "is archived" in ann("analytics?since=2026-01-01&until=2026-01-02")
+    for query in ("since=2026-11-24&until=2026-11-23", "since=2020-01-01", "since=x", "site=nowhere"):
+        assert olga(f"analytics?{query}", status=400)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 1, 59, 3600, 86_400 * 30])
+def test_a_percentile_is_right_within_a_tenth(seconds: float) -> None:
+    assert percentile_s({bucket_of(seconds): 5}, 0.95) == pytest.approx(max(1.0, seconds), rel=0.1)
+    spread = Counter(bucket_of(float(number)) for number in range(1, 1001))
+    for share in (0.5, 0.95):
+        assert percentile_s(spread, share) == pytest.approx(1000 * share, rel=0.1)
+    assert percentile_s({}, 0.5) is None
