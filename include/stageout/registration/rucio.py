@@ -159,7 +159,7 @@ class RucioCatalogue:
             credentials = {"username": self._connection.login or "", "password": self._connection.password or ""}
         folder = self._folder
 
-        class Private(Client):
+        class Private(Client):  # type: ignore[misc]
             """Keeps its token in a folder of this process, not in one that all clients of the machine share."""
 
             TOKEN_PATH_PREFIX = f"{folder}/"
