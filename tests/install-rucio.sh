@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs a Rucio server (PyPI rucio) and its clients into .venv/rucio, for tests of the catalogue: its packages do not
-# fit beside ours. If it cannot be installed, those tests are skipped and named.
+# Installs a Rucio server (PyPI rucio) and its clients into .venv/rucio-server, for tests of the catalogue: its packages do
+# not fit beside ours. If it cannot be installed, those tests are skipped and named.
 set -eu
 
 cd "$(dirname "$0")/.."
-home=.venv/rucio
+home=.venv/rucio-server
 [ ! -e "$home/.installed" ] || exit 0
 
 echo "installing a Rucio server"

@@ -27,7 +27,8 @@ CURES = {
 }
 
 
-APART = {name: Path(sys.prefix) / name / "bin" / "python" for name in ("fts3", "rucio")}
+_FOLDERS = {"fts3": "fts3", "rucio": "rucio-server"}
+APART = {name: Path(sys.prefix) / folder / "bin" / "python" for name, folder in _FOLDERS.items()}
 """Programs with a Python environment of their own, made by tests/install-fts3-client.sh and tests/install-rucio.sh."""
 
 
