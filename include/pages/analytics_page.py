@@ -133,10 +133,14 @@ def times_figure(times: Mapping[tuple[Any, ...], Mapping[int, int]]) -> dict[str
     """The time from request to registration within which half and 95 % of the complete files of each day came."""
     days = sorted(times)
     traces = [
-        line(name, [day.date() for (day,) in days], [percentile_s(times[day], share) for day in days])
+        line(name, [day.date() for (day,) in days], [_minutes(percentile_s(times[day], share)) for day in days])
         for name, share in (("half", HALF), ("95 %", MOST))
     ]
-    return figure("Time from request to registration", traces, unit="s")
+    return figure("Minutes from request to registration", traces, whole=True)
+
+
+def _minutes(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds / 60, 1)
 
 
 def _stacked(
