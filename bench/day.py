@@ -361,7 +361,7 @@ class Day:
         while (state := lab.api.run_state(COLLECTION, run_id)) not in ("success", "failed"):
             if time.monotonic() > ends:
                 raise LabError(f"the collection {run_id} has not ended after {MOST_S:.0f} s")
-            time.sleep(2.0)
+            time.sleep(2.0)  # Airflow offers no event stream
         path = reports_of(lab.site, lab.slot.repository) / f"{file_name(f'{COLLECTION}/{run_id}')}.json"
         if state == "failed" or not path.exists():
             raise LabError(f"the collection {run_id} did not come to its end: {state}")

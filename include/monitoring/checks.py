@@ -196,7 +196,7 @@ def parts_of(site: Site, leases: dict[str, list[LeaseInfo]]) -> list[Check]:
             for name, fqrns in sorted(gateways.items())
         ),
         *(_check("fts", name, tested, _answering_fts, site, name) for name in fts),
-        *_of_catalogue(site),
+        *_of_catalogue(site, timeout_s=LIMIT_S),
     ]
 
 
@@ -218,12 +218,12 @@ def _answering_fts(site: Site, name: str) -> Iterator[Finding]:
     yield Finding("fts", name, Severity.OK, f"{server_url(connection)} answers")
 
 
-def _of_catalogue(site: Site) -> list[Check]:
+def _of_catalogue(site: Site, *, timeout_s: float = 6 * LIMIT_S) -> list[Check]:
     catalogue = site.settings.stageout.catalogue
     if not site.settings.sites or catalogue.kind is CatalogueKind.LEDGER:
         return []
     cure = "Check that the Rucio server runs, and the account of its connection."
-    return [_check("catalogue", str(catalogue.connection), cure, look_at_catalogue, site)]
+    return [_check("catalogue", str(catalogue.connection), cure, look_at_catalogue, site, timeout_s)]
 
 
 def look_at_retry(settings: SiteSettings) -> Iterator[Finding]:
@@ -233,10 +233,10 @@ def look_at_retry(settings: SiteSettings) -> Iterator[Finding]:
     yield Finding("retry", name, Severity.OK, "can be loaded")
 
 
-def look_at_catalogue(site: Site) -> Iterator[Finding]:
+def look_at_catalogue(site: Site, timeout_s: float) -> Iterator[Finding]:
     """Yield whether the catalogue has what transfers need that are on the way: account, scopes and RSEs."""
     name = str(site.settings.stageout.catalogue.connection)
-    faults = list(rucio_of(site).faults(owners_to_register(site.ledger)))
+    faults = list(rucio_of(site, timeout_s).faults(owners_to_register(site.ledger)))
     for fault in faults:
         yield Finding("catalogue", name, Severity.ERROR, fault, "Let an administrator of Rucio make or change it.")
     if not faults:
@@ -290,6 +290,7 @@ def _of_race(site: Site) -> list[Check]:
         *checks,
         _check("manifest writers", "", cure, look_at_writers, site.settings, traits),
         _check("revisions", "", cure, look_at_revisions, site, traits),
+        *_of_catalogue(site),
     ]
 
 

@@ -149,7 +149,7 @@ class RemoteSite(Block):
     checksum: ChecksumMode = ChecksumMode.ADLER32
     credential: CredentialSource = CredentialSource.SERVICE
     rse: Annotated[str, Field(pattern=r"^[A-Z0-9]+([_-][A-Z0-9]+)*$")] | None = None
-    """The site in Rucio; files at a site without one are not registered there."""
+    """The name of the site in Rucio, for `stageout.catalogue` of kind `rucio`; each site that files go to needs one."""
     temporary: TemporaryArea | None = None
     """Below it jobs leave their files; nothing is ever removed elsewhere."""
     shared_temporary: bool = False

@@ -315,16 +315,23 @@ TIMEOUT_S = 30.0
 """A component's pass is short; what a slow server did is found out by the next one."""
 
 
-def rucio_of(site: Site) -> RucioCatalogue:
-    """The Rucio server of the configuration; nothing is sent yet."""
+def rucio_of(site: Site, timeout_s: float = TIMEOUT_S) -> RucioCatalogue:
+    """The Rucio server of the configuration; nothing is sent yet. `timeout_s`: for each of its answers."""
     settings = site.settings.stageout
-    return RucioCatalogue(settings, site.settings.sites, lambda: site.secrets.get(settings.catalogue.connection or ""))
+    return RucioCatalogue(
+        settings,
+        site.settings.sites,
+        lambda: site.secrets.get(settings.catalogue.connection or ""),
+        folder=site.settings.paths.var / "rucio",
+        timeout_s=timeout_s,
+    )
 
 
 CATALOGUES: Mapping[CatalogueKind, Callable[[Site], Catalogue]] = {
     CatalogueKind.LEDGER: lambda site: LedgerCatalogue(site.ledger),
     CatalogueKind.RUCIO: rucio_of,
 }
+"""By the setting `stageout.catalogue.kind`."""
 
 
 def open_stageout(site: Site, worker: str) -> Stageout:

@@ -26,6 +26,7 @@ from include.stageout.tables import stageout_analytics, stageout_times
 
 _FORMULA = ("=", "+", "-", "@", "\t")
 """What a spreadsheet takes for a formula at the beginning of a cell."""
+COMPLETE = frozenset({TransferState.CLEANED.value, TransferState.KEPT.value})
 T = TypeVar("T", bound="SumKey | TransferSums")
 
 
@@ -78,22 +79,6 @@ class TransferSums:
         """The mean rate of a file from its submission to its copy; None: unknown."""
         seconds = self.copied_s - self.waited_s
         return self.bytes / seconds if seconds > 0 else None
-
-
-def time_of(transfer: Mapping[str, Any], registered_at: datetime | None) -> TimeKey | None:
-    """Return how a complete transfer counts by its time; None: it is not complete.
-
-    `transfer`: a row of the archive. `registered_at`: when it was registered or, without a data set, verified.
-    """
-    if registered_at is None or transfer["state"] not in COMPLETE:
-        return None
-    seconds = (registered_at - transfer["created_at"]).total_seconds()
-    return TimeKey(
-        _day_of(transfer), transfer["owner"], transfer["source"], transfer["destination"], bucket_of(seconds)
-    )
-
-
-COMPLETE = frozenset({TransferState.CLEANED.value, TransferState.KEPT.value})
 
 
 def _day_of(transfer: Mapping[str, Any]) -> datetime:
@@ -184,6 +169,19 @@ def percentile_s(counts: Mapping[int, int], share: float) -> float | None:
     return None
 
 
+def time_of(transfer: Mapping[str, Any], registered_at: datetime | None) -> TimeKey | None:
+    """Return how a complete transfer counts by its time; None: it is not complete.
+
+    `transfer`: a row of the archive. `registered_at`: when it was registered or, without a data set, verified.
+    """
+    if registered_at is None or transfer["state"] not in COMPLETE:
+        return None
+    seconds = (registered_at - transfer["created_at"]).total_seconds()
+    return TimeKey(
+        _day_of(transfer), transfer["owner"], transfer["source"], transfer["destination"], bucket_of(seconds)
+    )
+
+
 def add_times(connection: Connection, times: Iterable[TimeKey]) -> None:
     """Count transfers by their times in the ledger, in the caller's transaction."""
     rows = [{"digest": key.digest, **_fields(key), "files": files} for key, files in Counter(times).items()]
@@ -216,7 +214,12 @@ def group_sums(bind: Bind, by: Sequence[str], chosen: SumFilter) -> dict[tuple[A
     query = select(*keys, *figures).where(*chosen.of(stageout_analytics)).group_by(*keys).order_by(*keys)
     with reading(bind) as connection:
         rows = connection.execute(query).all()
-    return {tuple(row[: len(by)]): TransferSums(*map(int, row[len(by) : -4]), *map(float, row[-4:])) for row in rows}
+    # MariaDB sums whole numbers to decimals
+    numbers = {field.name: float if field.name.endswith("_s") else int for field in fields(TransferSums)}
+    return {
+        tuple(row[: len(by)]): TransferSums(**{name: number(getattr(row, name)) for name, number in numbers.items()})
+        for row in rows
+    }
 
 
 def group_times(bind: Bind, by: Sequence[str], chosen: SumFilter) -> dict[tuple[Any, ...], dict[int, int]]:

@@ -292,9 +292,11 @@ def register(
     with refusing():
         site = open_site()
         if site.settings.stageout.catalogue.kind is not CatalogueKind.RUCIO:
-            raise typer.BadParameter("`stageout.catalogue` of the configuration has not `kind: rucio`")
+            raise typer.BadParameter(
+                "the configuration names no Rucio server; set `kind: rucio` in `stageout.catalogue`"
+            )
         catalogue = None if dry_run else rucio_of(site)
-        for block in register_again(site.ledger, catalogue, since=_day(since)):
+        for block in register_again(site.ledger, catalogue, since=_day(since), now=datetime.now(UTC)):
             blocks, files, refused = blocks + 1, files + block.files, refused + len(block.refusals)
             typer.echo(printable(f"{block.block}  {block.files} files"))
             for name, why in block.refusals.items():

@@ -106,13 +106,15 @@ class LateRegistration:
     refusals: Mapping[str, str]
 
 
-def register_again(ledger: Engine, catalogue: Catalogue | None, *, since: datetime) -> Iterator[LateRegistration]:
+def register_again(
+    ledger: Engine, catalogue: Catalogue | None, *, since: datetime, now: datetime
+) -> Iterator[LateRegistration]:
     """Register in a catalogue what was registered in the ledger's from a time on, block by block.
 
-    The same again changes nothing. Without a catalogue it is only told which blocks these are. Raises what the
+    The same again changes nothing. Without a catalogue the blocks are told, and nothing is registered. Raises what the
     catalogue does, for the first block that it does not answer for.
     """
     for block, files in registered_blocks(ledger, since=since):
-        refusals = catalogue.register(block, files, now=since) if catalogue is not None else {}
+        refusals = catalogue.register(block, files, now=now) if catalogue is not None else {}
         names = {file.id: file.name for file in files}
         yield LateRegistration(block.name, len(files), {names[number]: why for number, why in refusals.items()})

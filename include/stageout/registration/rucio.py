@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
-import tempfile
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import requests
@@ -35,7 +33,7 @@ from include.stageout.urls import SiteOperation, site_urls
 if TYPE_CHECKING:
     from rucio.client import Client
 
-TIMEOUT_S = 30
+TIMEOUT_S = 30.0
 _SILENT = logging.getLogger("nightshift.rucio")
 """The log of the client, which has each failure several times; the error says it once."""
 _SILENT.setLevel(logging.CRITICAL)
@@ -119,23 +117,25 @@ class RucioCatalogue:
         connection: Gives host, login and password, and in the extra what else there is: `account`; `auth_type`, which
             is *userpass*, *x509* or *x509_proxy*, with `client_cert` and `client_key`, or `client_proxy`, the files;
             `ca_cert`, the file or folder of authorities; `vo`. It is asked when the server is.
+        folder: Keeps the token, for the processes that follow. It is made, for this account alone.
+        timeout_s: Seconds that the server may take for a connection or an answer.
     """
 
     def __init__(
-        self, settings: StageoutSettings, sites: Mapping[str, RemoteSite], connection: Callable[[], ConnectionSecrets]
+        self,
+        settings: StageoutSettings,
+        sites: Mapping[str, RemoteSite],
+        connection: Callable[[], ConnectionSecrets],
+        *,
+        folder: Path,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._settings, self._sites, self._get_connection = settings, sites, connection
+        self._folder, self._timeout_s = folder, timeout_s
 
     @cached_property
     def _connection(self) -> ConnectionSecrets:
         return self._get_connection()
-
-    @cached_property
-    def _folder(self) -> str:
-        """A folder for the token, that only this account can read."""
-        folder = tempfile.mkdtemp(prefix="nightshift-rucio-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return folder
 
     @cached_property
     def url(self) -> str:
@@ -149,7 +149,10 @@ class RucioCatalogue:
         try:
             from rucio.client import Client
         except ImportError:
-            raise CATALOGUE_FAILED("Rucio", "the package `rucio-clients` is not installed") from None
+            what = (
+                "the package `rucio-clients` is not installed on this machine; it is the extra `rucio` of the project"
+            )
+            raise CATALOGUE_FAILED("Rucio", what) from None
         extra = self._connection.extra
         auth_type = str(extra.get("auth_type") or "userpass")
         credentials = {
@@ -157,10 +160,11 @@ class RucioCatalogue:
         }
         if auth_type == "userpass":
             credentials = {"username": self._connection.login or "", "password": self._connection.password or ""}
-        folder = self._folder
+        folder = self._folder / self._connection.id
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
         class Private(Client):  # type: ignore[misc]
-            """Keeps its token in a folder of this process, not in one that all clients of the machine share."""
+            """Keeps its token in a folder of ours, not in one that all clients of the machine share."""
 
             TOKEN_PATH_PREFIX = f"{folder}/"
 
@@ -171,7 +175,7 @@ class RucioCatalogue:
             ca_cert=str(extra["ca_cert"]) if "ca_cert" in extra else None,
             auth_type=auth_type,
             creds=credentials,
-            timeout=TIMEOUT_S,
+            timeout=self._timeout_s,
             vo=str(extra.get("vo") or "def"),
             logger=_SILENT,
         )
@@ -263,7 +267,7 @@ class RucioCatalogue:
         after = self._listed(names.scope, registered)
         for replica in registered:
             if replica.name not in after or replica.rse not in after[replica.name].urls:
-                raise CATALOGUE_FAILED(f"Rucio at {self.url}", f"it took {replica.name}, and does not list it")
+                raise CATALOGUE_FAILED(f"Rucio at {self.url}", f"it accepted {replica.name}, but does not list it")
         refuse(after)
         if names.is_block and made:
             self._close(names)

@@ -358,8 +358,7 @@ class _Routes:
     ) -> Response:
         """The files of a workflow where they are now, for the next job; as `urls` those whose copy is verified."""
         chosen = TransferFilter(owner=questions.owner_of(caller, user) or caller.name, workflow=workflow)
-        sites = self._site().settings.sites
-        copies = await self._read(lambda ledger: copies_of(ledger, sites, chosen))
+        copies = await self._read(lambda ledger: copies_of(ledger, self._site().settings.sites, chosen))
         lines = questions.parts(questions.copy_lines(copies, format))
         return StreamingResponse(lines, media_type=f"{questions.LIST_TYPES[format]}; charset=utf-8", headers=HEADERS)
 

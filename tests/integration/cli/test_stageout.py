@@ -206,7 +206,7 @@ def test_where_the_files_are_is_a_list_for_the_next_job(submitted: list[int], le
 
 def test_what_the_ledger_has_is_registered_in_rucio_only_where_there_is_one(folder: Path, submitted: list[int]) -> None:
     words = ("register", "--since", "2026-11-01", "--dry-run")
-    assert "has not `kind: rucio`" in stageout(*words, code=2).stderr
+    assert "set `kind: rucio` in `stageout.catalogue`" in stageout(*words, code=2).stderr
     (folder / "site.yaml").write_text(
         SITE.format(folder=folder) + "stageout: {catalogue: {kind: rucio, connection: rucio}}\n"
     )

@@ -285,14 +285,17 @@ def test_blocks_of_the_ledger_are_registered_in_another_catalogue_from_a_day_on(
     assert owners_to_register(ledger) == ("ann", "bob")
     passes(stageout, later)
     names = {block.name for block in blocks(ledger) if block.state == "registered" and block.owner == "bob"}
-    assert [(one.files, one.refusals) for one in register_again(ledger, None, since=later)] == [(3, {}), (3, {})]
+    assert [(one.files, one.refusals) for one in register_again(ledger, None, since=later, now=later)] == [
+        (3, {}),
+        (3, {}),
+    ]
     for _ in range(2):
         another = Another()
-        found = list(register_again(ledger, another, since=later))
+        found = list(register_again(ledger, another, since=later, now=later))
         assert {one.block for one in found} == another.told.keys() == names
         assert [list(one.refusals.values()) for one in found] == [["not this one"]] * 2
         assert {(block.owner, block.dataset) for block, _ in another.told.values()} == {("bob", DATASET)}
     everything = [name for _, listed in another.told.values() for name in listed]
     assert len(everything) == len(set(everything)) == 6
     assert set(everything) <= set(registered_names(ledger))
-    assert sum(one.files for one in register_again(ledger, None, since=NOW)) == 9
+    assert sum(one.files for one in register_again(ledger, None, since=NOW, now=later)) == 9

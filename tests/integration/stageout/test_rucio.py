@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,6 @@ from include.stageout.errors import CATALOGUE_FAILED, StageoutError
 from include.stageout.files import check_catalogue
 from include.stageout.opening import open_stageout
 from include.stageout.passes import COMPONENTS, run_pass
-from include.stageout.registration import rucio as module
 from include.stageout.registration.catalogue import CatalogueBlock, CatalogueFile
 from include.stageout.registration.rucio import RucioCatalogue
 from include.stageout.requests import record_request
@@ -53,15 +54,23 @@ def server(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory)
         yield running
 
 
-def catalogue(url: str, **fields: Any) -> RucioCatalogue:
-    extra = {"account": "root"}
-    connection = ConnectionSecrets("rucio", host=url, login=LOGIN, password=PASSWORD, extra=extra)
-    settings = StageoutSettings.model_validate({"catalogue": {"kind": "rucio", "connection": "rucio", **fields}})
-    return RucioCatalogue(settings, SITES, lambda: connection)
+Opening = Callable[..., RucioCatalogue]
+"""Opens the catalogue at a URL; `timeout_s`, `password`, and more fields of the settings."""
 
 
 @pytest.fixture
-def rucio(server: RucioServer) -> RucioCatalogue:
+def catalogue(tmp_path: Path) -> Opening:
+    def opened(url: str, *, timeout_s: float = 30, password: str = PASSWORD, **fields: Any) -> RucioCatalogue:
+        extra = {"account": "root"}
+        connection = ConnectionSecrets("rucio", host=url, login=LOGIN, password=password, extra=extra)
+        settings = StageoutSettings.model_validate({"catalogue": {"kind": "rucio", "connection": "rucio", **fields}})
+        return RucioCatalogue(settings, SITES, lambda: connection, folder=tmp_path / "tokens", timeout_s=timeout_s)
+
+    return opened
+
+
+@pytest.fixture
+def rucio(server: RucioServer, catalogue: Opening) -> RucioCatalogue:
     return catalogue(server.url)
 
 
@@ -132,7 +141,7 @@ def test_a_file_that_exists_with_another_content_or_place_is_refused_by_name(
     assert rucio.register(block, files(block, 1, checksum="crc32c:00000001"), now=NOW) == {}
 
 
-def test_what_rucio_cannot_have_hinders_no_other_file(server: RucioServer) -> None:
+def test_what_rucio_cannot_have_hinders_no_other_file(server: RucioServer, catalogue: Opening) -> None:
     loose = catalogue(server.url, names=".*")  # so that the server is asked
     block = a_block()
     chosen = files(block, 9)
@@ -153,7 +162,7 @@ def test_what_rucio_cannot_have_hinders_no_other_file(server: RucioServer) -> No
     assert "is closed" in loose.register(block, files(block, 10)[9:], now=NOW)[9]
 
 
-def test_a_block_may_be_a_data_set_that_is_closed_in_a_container(server: RucioServer) -> None:
+def test_a_block_may_be_a_data_set_that_is_closed_in_a_container(server: RucioServer, catalogue: Opening) -> None:
     rucio = catalogue(server.url, **BY_BLOCK)
     first, again = a_block(), a_block()
     second = CatalogueBlock(f"{first.dataset}#{9:032x}", first.dataset, "ann", "analysis")
@@ -172,7 +181,7 @@ def test_a_block_may_be_a_data_set_that_is_closed_in_a_container(server: RucioSe
 
 @pytest.mark.parametrize("fields", [{}, BY_BLOCK], ids=["data set", "block"])
 def test_a_registration_that_died_after_any_call_is_made_again(
-    server: RucioServer, fields: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    server: RucioServer, catalogue: Opening, fields: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Died(BaseException):
         """The process ends here."""
@@ -200,7 +209,9 @@ def test_a_registration_that_died_after_any_call_is_made_again(
     assert len(held(server, block)) == 4
 
 
-def test_two_writers_of_one_data_set_and_one_block_lose_and_double_nothing(server: RucioServer) -> None:
+def test_two_writers_of_one_data_set_and_one_block_lose_and_double_nothing(
+    server: RucioServer, catalogue: Opening
+) -> None:
     block, start = a_block(), threading.Barrier(3)
 
     def write(number: int) -> None:
@@ -239,7 +250,7 @@ def test_what_is_missing_is_said_before_and_waited_for(server: RucioServer, ruci
 
 
 def test_a_token_that_ends_in_between_is_renewed_and_a_server_that_is_away_is_waited_for(
-    server: RucioServer, tmp_path: Path, need: Callable[[str], str]
+    catalogue: Opening, tmp_path: Path, need: Callable[[str], str]
 ) -> None:
     with RucioServer(tmp_path / "own", need("rucio")) as own:
         own.make(["ann"], {"BARI": ("davs", "bari.example.org")})
@@ -258,15 +269,22 @@ def test_a_token_that_ends_in_between_is_renewed_and_a_server_that_is_away_is_wa
         assert len(held(own, block)) == 4
 
 
-def test_a_wrong_password_is_an_error_without_it(server: RucioServer) -> None:
-    connection = ConnectionSecrets(
-        "rucio", host=server.url, login=LOGIN, password="another one", extra={"account": "root"}
-    )
-    settings = StageoutSettings.model_validate({"catalogue": {"kind": "rucio", "connection": "rucio"}})
+def test_a_wrong_password_is_an_error_without_it(server: RucioServer, catalogue: Opening) -> None:
     with refused(CATALOGUE_FAILED) as error:
-        list(RucioCatalogue(settings, SITES, lambda: connection).faults([]))
+        list(catalogue(server.url, password="another one").faults([]))
     assert "CannotAuthenticate" in str(error.value)
     assert "another one" not in str(error.value)
+
+
+def test_the_token_is_kept_for_the_next_process_and_for_no_other_account(
+    server: RucioServer, catalogue: Opening, tmp_path: Path
+) -> None:
+    shared = set(Path(tempfile.gettempdir()).glob(".rucio_*"))
+    assert list(catalogue(server.url).faults([]))
+    (token,) = [path for path in (tmp_path / "tokens").rglob("*") if path.is_file()]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (token, tmp_path / "tokens" / "rucio")] == [0o600, 0o700]
+    assert list(catalogue(server.url, password="not asked for again").faults([]))
+    assert set(Path(tempfile.gettempdir()).glob(".rucio_*")) == shared
 
 
 class Answering(LoopbackServer):
@@ -285,10 +303,9 @@ class Answering(LoopbackServer):
             respond(handler, 200, b"<html>Sign in</html>", {"Content-Type": "text/html"})
 
 
-def test_a_page_and_silence_in_place_of_an_answer_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
+def test_a_page_and_silence_in_place_of_an_answer_are_waited_for(catalogue: Opening) -> None:
     with Answering() as server:
-        rucio, block = catalogue(f"http://{server.address}"), a_block()
+        rucio, block = catalogue(f"http://{server.address}", timeout_s=0.5), a_block()
         for silent in (False, True):
             server.silent.set() if silent else server.silent.clear()
             with refused(CATALOGUE_FAILED):
