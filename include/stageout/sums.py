@@ -215,7 +215,9 @@ def group_sums(bind: Bind, by: Sequence[str], chosen: SumFilter) -> dict[tuple[A
     with reading(bind) as connection:
         rows = connection.execute(query).all()
     # MariaDB sums whole numbers to decimals
-    numbers = {field.name: float if field.name.endswith("_s") else int for field in fields(TransferSums)}
+    numbers: dict[str, Any] = {
+        field.name: float if field.name.endswith("_s") else int for field in fields(TransferSums)
+    }
     return {
         tuple(row[: len(by)]): TransferSums(**{name: number(getattr(row, name)) for name, number in numbers.items()})
         for row in rows
