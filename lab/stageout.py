@@ -248,15 +248,17 @@ _COMPLETE = frozenset({TransferState.CLEANED, TransferState.KEPT})
 class StageoutAccount:
     """The files of a workflow as they ended.
 
-    `bytes`: of those that were copied. `failures`: failed files by class, each with the reason of one of them.
-    `copied_s`, `ended_s`: seconds from the request to the end of the copy, or to the last state: median, and 95 % of
-    the files. `problems`: files that do not match their state. `wall_s`: seconds until all had ended.
+    `bytes`: of those that were copied. `datasets`: registered files by data set. `failures`: failed files by class,
+    each with the reason of one of them. `copied_s`, `ended_s`: seconds from the request to the end of the copy, or to
+    the last state: median, and 95 % of the files. `problems`: files that do not match their state. `wall_s`: seconds
+    until all had ended.
     """
 
     workflow: str
     files: int
     bytes: int
     states: Mapping[str, int]
+    datasets: Mapping[str, int]
     failures: Mapping[str, tuple[int, str]]
     links: Mapping[tuple[str, str], int]
     copied_s: tuple[float, float]
@@ -296,6 +298,7 @@ def account_of(
         len(found),
         sum(one.size or 0 for one in complete),
         dict(Counter(one.state.value for one in found)),
+        dict(sorted(Counter(row.dataset for row in complete if row.dataset).items())),
         {kind: (count, reasons[kind]) for kind, count in Counter(one.failure or "" for one in failed).most_common()},
         dict(sorted(Counter((f"{one.source} to {one.destination}", one.state.value) for one in found).items())),
         (percentile(copied, 50), percentile(copied, 95)),

@@ -44,6 +44,7 @@ from include.settings.errors import SettingsError
 from include.site.site import Site
 from include.stageout.states import TransferState
 from include.stageout.status import waiting_since
+from include.stageout.sums import SumFilter, group_sums, group_times, percentile_s
 from include.stageout.tables import stageout_transfers
 
 
@@ -218,6 +219,25 @@ def of_transfers(connection: Connection, now: datetime) -> Iterator[Metric]:
     newest = select(columns.failure).where(columns.state == TransferState.FAILED.value, columns.due_at >= now - WINDOW)
     classes = Counter(row.failure or "unknown" for row in connection.execute(newest.limit(NEWEST)))
     yield _filled("transfer_failures", "Transfers that failed in the last 24 hours", ("failure",), classes)
+    yield from _of_archived(connection, now)
+
+
+def _of_archived(connection: Connection, now: datetime) -> Iterator[Metric]:
+    """Sums of the transfers that were archived today and yesterday, and their times until registration, by link."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    chosen, link = SumFilter(midnight - timedelta(days=1), now), ("source", "destination")
+    sums = group_sums(connection, (*link, "state"), chosen)
+    names, text = (*link, "state"), "of transfers that ended today or yesterday (UTC) and are archived"
+    yield _filled("transfers_archived", f"Number {text}", names, {key: row.files for key, row in sums.items()})
+    yield _filled("transfer_archived_bytes", f"Bytes {text}", names, {key: row.bytes for key, row in sums.items()})
+    yield _filled("transfer_retries", f"Retries {text}", names, {key: row.retries for key, row in sums.items()})
+    seconds = {
+        (*key, str(share)): percentile_s(files, share) or 0.0
+        for key, files in group_times(connection, link, chosen).items()
+        for share in (0.5, 0.95)
+    }
+    text = "Seconds from request to registration within which a share of them came, right within a tenth"
+    yield _filled("transfer_registered_seconds", text, (*link, "quantile"), seconds)
 
 
 def of_caches(connection: Connection, now: datetime) -> Iterator[Metric]:

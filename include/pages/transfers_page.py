@@ -16,7 +16,9 @@ from include.settings.errors import SettingsError
 from include.stageout import status
 from include.stageout.archive import history
 from include.stageout.attempts.queues import Link, ask_optimizers, decisions_by_link
+from include.stageout.components.retry_manager import KEEPABLE
 from include.stageout.findings import FindingKind
+from include.stageout.rest.questions import ListFormat
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TRANSFER_MOVES, StageoutComponent, TransferState
 
@@ -64,6 +66,9 @@ CHANGES = (
     TransferChange(
         "resubmit", "Resubmit", "Failed and killed transfers are tried again, with all their retries.",
         _before(TransferState.NEW),
+    ),
+    TransferChange(
+        "keep", "Keep the source", "Their sources are not removed after the copy. This cannot be undone.", KEEPABLE
     ),
 )  # fmt: skip
 
@@ -155,7 +160,8 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         whole = status.TransferFilter(owner=owner, workflow=chosen.workflow)
         of_it = remembered(("transfers", whole), lambda: status.count_transfers(ledger, whole))
         counts = _tables(of_it, chosen)
-        return {"counts": counts, "limits": _limits(asked, counts), "complete": None, "rest": None, "whose": owner}
+        empty = {"complete": None, "rest": None, "whose": owner}
+        return empty | {"counts": counts, "limits": _limits(asked, counts), "workflow": _workflow(asked, whole, of_it)}
     complete = asked.services.ask(
         f"complete transfers {owner or ''}", lambda: rows.counts_of_states(ledger, remembered, owner, rows.COMPLETE)
     )
@@ -197,7 +203,32 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         "days": by_day[::-1],
     }
     limits = _limits(asked, counts)
-    return {"counts": counts, "limits": limits, "complete": complete, "rest": rest, "whose": owner}
+    figures = {"counts": counts, "limits": limits, "complete": complete, "rest": rest}
+    return figures | {"whose": owner, "workflow": None}
+
+
+def _workflow(
+    asked: Asked, whole: status.TransferFilter, counts: tuple[status.TransferCount, ...]
+) -> dict[str, Any] | None:
+    """The progress of the workflow of one user, what keeps files from their end, and the lists of copies."""
+    owner, name, ledger = whole.owner, whole.workflow, asked.site.ledger
+    if owner is None or name is None:
+        return None
+    archived, waits, (lately, within) = asked.remembered(
+        ("workflow", whole),
+        lambda: (
+            status.count_archived(ledger, whole),
+            rows.waiting_groups(ledger, owner, name),
+            rows.ended_lately(ledger, owner, name, now=asked.now),
+        ),
+    )
+    files = status.sum_counts((*counts, *archived), lambda count: count.state)
+    lists = urlencode({"user": owner, "workflow": name})
+    return {
+        "progress": view.progress_of(files, lately, within),
+        "waits": [(group, view.help_of(group.state, group.failure)) for group in waits],
+        "lists": [(form.value, f"{API}/copies?{lists}&format={form.value}") for form in ListFormat],
+    }
 
 
 def _limits(asked: Asked, counts: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,6 +275,8 @@ def read(asked: Asked) -> dict[str, Any]:
         "moves": view.shown_moves(transfer.created_at, history(asked.site.ledger, transfer.id)),
         "changes": () if transfer.archived or not asked.user.may_change else CHANGES,
         "retries": view.retries_of(transfer.failure),
+        "helps": view.help_of(transfer.state, transfer.failure) if transfer.state in rows.TROUBLED else None,
+        "copy": status.copy_of(asked.site.settings.sites, transfer),
         "server": server,
         "job": _job_url(asked, server, transfer.fts_id) if server and transfer.fts_id else None,
         "user_url": address({"user": transfer.owner}),

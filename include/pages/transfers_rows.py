@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, func, select, true
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, and_, func, select, true
 
 from include.ledger.engine import Bind, reading
 from include.stageout.attempts.answers import HELD
@@ -24,11 +24,15 @@ from include.stageout.tables import (
     stageout_findings,
     stageout_jobs,
     stageout_queues,
+    stageout_requests,
     stageout_transfers,
 )
 
 FAILURES = 2000
 """Transfers of each state that are read for the failure classes."""
+NEWEST = 20_000
+LATELY = timedelta(minutes=15)
+"""The time from which a rate is taken."""
 FINDINGS = 200
 SHOWN_REASONS = 5
 DAYS = 30
@@ -37,6 +41,7 @@ HOURS_KEPT_S = 6 * 3600.0
 COMPLETE = (TransferState.CLEANED, TransferState.KEPT)
 NOT_COMPLETE = tuple(state for state in TransferState if state not in COMPLETE)
 TROUBLED = (TransferState.FAILED, TransferState.RETRY_WAIT, TransferState.NEEDS_CREDENTIAL)
+HOLDABLE = (TransferState.NEW, TransferState.SUBMITTED, TransferState.ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ def held(bind: Bind, owner: str | None, *, limit: int = FINDINGS) -> list[tuple[
     counts = Counter[str]()
     with reading(bind) as connection:
         whose = _of_owner(connection, owner)
-        for state in (TransferState.NEW, TransferState.SUBMITTED, TransferState.ACTIVE):
+        for state in HOLDABLE:
             query = select(columns.reason).where(columns.state == state.value).order_by(columns.due_at).limit(limit)
             for where in whose:
                 counts.update(reason for reason in connection.scalars(query.where(where)) if reason.startswith(HELD))
@@ -149,6 +154,59 @@ def findings(
 def _with_queues(query: Select[Any]) -> Select[Any]:
     query = query.join(stageout_transfers, stageout_transfers.c.id == stageout_findings.c.transfer)
     return query.join(stageout_queues, stageout_queues.c.id == stageout_transfers.c.queue)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """Transfers of a link that are held, wait after a failure or failed, for one class of failures.
+
+    `reason`: that of one of them.
+    """
+
+    source: str
+    destination: str
+    state: TransferState
+    failure: str | None
+    reason: str
+    files: int
+
+
+def waiting_groups(bind: Bind, owner: str, workflow: str, *, limit: int = FAILURES) -> list[WaitingGroup]:
+    """Return what keeps the transfers of a workflow from their end, those with most files first.
+
+    `limit`: transfers of each state that are read; those that only wait for their turn are not among the groups.
+    """
+    columns, requests, queues = stageout_transfers.c, stageout_requests.c, stageout_queues.c
+    query = select(queues.source, queues.destination, columns.failure, columns.reason).select_from(stageout_requests)
+    query = query.join(stageout_transfers, columns.request == requests.id)
+    query = query.join(stageout_queues, columns.queue == queues.id)
+    query = query.where(requests.owner == owner, requests.workflow == workflow).limit(limit)
+    files, reasons = Counter[tuple[str, str, TransferState, str | None]](), {}
+    with reading(bind) as connection:
+        for state in (*TROUBLED, *HOLDABLE):
+            for row in connection.execute(query.where(columns.state == state.value)):
+                if state in TROUBLED or row.reason.startswith(HELD):
+                    key = (row.source, row.destination, state, row.failure)
+                    files[key] += 1
+                    reasons[key] = row.reason
+    return [WaitingGroup(*key, reasons[key], number) for key, number in files.most_common()]
+
+
+def ended_lately(bind: Bind, owner: str, workflow: str, *, now: datetime, limit: int = NEWEST) -> tuple[int, timedelta]:
+    """Return how many transfers of a workflow became complete lately, and within which time before now.
+
+    `limit`: transfers of all users that are read at most, the newest ones of the last `LATELY`.
+    """
+    columns, requests = stageout_transfers.c, stageout_requests.c
+    states = [state.value for state in COMPLETE]
+    # what has ended is due from its end on
+    newest = select(columns.request, columns.due_at).where(columns.state.in_(states), columns.due_at >= now - LATELY)
+    rows = newest.order_by(columns.due_at.desc()).limit(limit).subquery()
+    own = and_(requests.id == rows.c.request, requests.owner == owner, requests.workflow == workflow)
+    query = select(func.count(requests.id), func.count(), func.min(rows.c.due_at))
+    with reading(bind) as connection:
+        files, read, first = connection.execute(query.select_from(rows).outerjoin(stageout_requests, own)).one()
+    return files, LATELY if read < limit else now - first
 
 
 def hours(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,7 @@ from include.pages.charts import bars, figure
 from include.pages.transfers_rows import EndedFiles
 from include.stageout.archive import MoveRecord
 from include.stageout.retry import RETRY_RULES, TransferFailureClass
-from include.stageout.states import TransferState
+from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferCount
 
 SHOWN = 30
@@ -102,6 +102,58 @@ def retries_of(failure: str | None) -> str:
         return "waits for a credential"
     retries = RETRY_RULES[by_name[failure]].retries
     return f"retried {retries} times" if retries else "not retried"
+
+
+_F = TransferFailureClass
+_HELP: Mapping[TransferFailureClass, str] = {
+    _F.SOURCE_MISSING: "Write the file again, then resubmit.",
+    _F.SOURCE_CHECKSUM: "The source is not what was declared. Write it again, then resubmit.",
+    _F.DESTINATION_EXISTS: "Another file has this name. Move it away, then resubmit; or send to another name.",
+    _F.CREDENTIAL: "Renew your proxy or token. The files go on by themselves.",
+    _F.PERMISSION: "Ask the site for the right to write there, then resubmit.",
+    _F.QUOTA: "Delete files of yours at the destination, then resubmit.",
+    _F.NO_SPACE: "The destination is full; its site has to make room.",
+    _F.INVALID: "The request cannot work as it is: correct the name, and request it again.",
+    _F.REGISTRATION: "The catalogue has another file of this name. Remove one of both there, then resubmit.",
+    _F.DESTINATION_CHECKSUM: "The storage wrote something else. If it happens again, tell its site.",
+    _F.QUEUE_TIMEOUT: "The link is slow: its files wait at FTS for too long.",
+    _F.CANCELED: "FTS canceled it; the reason says why, as for a banned storage.",
+}
+
+
+def help_of(state: TransferState, failure: str | None) -> str:
+    """Say what helps transfers that failed, wait or are held."""
+    if state not in (_T.FAILED, _T.RETRY_WAIT, _T.NEEDS_CREDENTIAL):
+        return "They go on when the ban or the limit ends. An operator can look at the FTS server."
+    kinds = {kind.value: kind for kind in TransferFailureClass}
+    if failure in kinds and (text := _HELP.get(kinds[failure])):
+        return text
+    return "Resubmit when the cause is gone." if state is _T.FAILED else "It is tried again by itself."
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowProgress:
+    """Files of a workflow. `left`: those that move on by themselves; `lately`: complete ones within a time."""
+
+    files: int
+    complete: int
+    failed: int
+    left: int
+    lately: int
+    within: timedelta
+
+    @property
+    def left_s(self) -> float | None:
+        """Return in how many seconds it ends at the rate of late; None: no file became complete, or none is left."""
+        return self.left * self.within.total_seconds() / self.lately if self.lately and self.left else None
+
+
+def progress_of(files: Mapping[TransferState, int], lately: int, within: timedelta) -> WorkflowProgress:
+    """The progress of a workflow, by its files of each state, archived or not."""
+    ended = {state: files.get(state, 0) for state in (*TRANSFER_ENDED, _T.NEEDS_CREDENTIAL)}
+    total = sum(files.values())
+    left = total - sum(ended.values())
+    return WorkflowProgress(total, ended[_T.CLEANED] + ended[_T.KEPT], ended[_T.FAILED], left, lately, within)
 
 
 def ended_figure(ended: Sequence[EndedFiles], *, daily: bool) -> dict[str, Any]:

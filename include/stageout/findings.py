@@ -34,6 +34,8 @@ DONE_WITH_SOURCE = frozenset({_State.REGISTERED, _State.CLEANING, _State.CLEANED
 
 def kept_because(settings: StageoutSettings, sites: Mapping[str, RemoteSite], file: Transfer) -> str | None:
     """Return why the source of a verified copy is never removed; None: it may be."""
+    if file.kept_by is not None:
+        return f"{file.kept_by} asked to keep it"
     if file.fts is not None:
         return "a task of a DAG asked for the copy: its source stays"
     site, destination = sites.get(file.source), sites.get(file.destination)

@@ -240,17 +240,21 @@ class FileCopy:
 _PLACED = frozenset({TransferState.REGISTERED, TransferState.CLEANING, TransferState.CLEANED, TransferState.KEPT})
 
 
+def copy_of(sites: Mapping[str, RemoteSite], row: TransferStatus) -> FileCopy:
+    """The file of a transfer at its destination."""
+    verified = row.state in _PLACED or row.state is TransferState.DONE
+    return FileCopy(
+        row.id, row.destination, row.destination_name, _read_url(sites, row) if verified else None, row.size,
+        row.checksum, row.dataset, row.dataset is not None and row.state in _PLACED, row.state, row.reason,
+    )  # fmt: skip
+
+
 def copies_of(bind: Bind, sites: Mapping[str, RemoteSite], chosen: TransferFilter) -> Iterator[FileCopy]:
     """Give the files of these transfers, archived or not, the newest request first."""
     after = None
     while True:
         page = list_transfers(bind, chosen, after=after, limit=MAX_PAGE)
-        for row in page.rows:
-            verified = row.state in _PLACED or row.state is TransferState.DONE
-            yield FileCopy(
-                row.id, row.destination, row.destination_name, _read_url(sites, row) if verified else None, row.size,
-                row.checksum, row.dataset, row.dataset is not None and row.state in _PLACED, row.state, row.reason,
-            )  # fmt: skip
+        yield from (copy_of(sites, row) for row in page.rows)
         if page.after is None:
             return
         after = page.after

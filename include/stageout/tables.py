@@ -147,6 +147,8 @@ stageout_transfers = Table(
     Column("claimed_by", NAME),
     Column("created_at", UtcTime, nullable=False),
     Column("moved_at", UtcTime, nullable=False),
+    # who asked that the source is not removed
+    Column("kept_by", NAME),
     UniqueConstraint("place"),
     Index(None, "state", "due_at"),
     Index(None, "state", "queue", "due_at"),

@@ -46,6 +46,7 @@ class Transfer(TransferAtFts):
     dataset: str | None
     user_job: str | None
     may_overwrite: bool
+    kept_by: str | None
     copied_at: datetime | None
     created_at: datetime
     owner: str

@@ -226,6 +226,10 @@ def show_stageout(account: StageoutAccount) -> None:
     for (link, state), count in account.links.items():
         table.add_row(link, state, str(count))
     console.print(table)
+    table = Table("data set", "files", box=None, pad_edge=False)
+    for name, count in account.datasets.items():
+        table.add_row(name, str(count))
+    console.print(table)
     for kind, (count, reason) in account.failures.items():
         console.print(f"{count} failed, {kind}; one of them: {reason}", markup=False)
     states = ", ".join(f"{count} {state}" for state, count in account.states.items())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -110,10 +110,8 @@ def status(
             _show_transfer(site, number, as_json=as_json)
         elif listed or job or name or after is not None:
             _show_list(site, chosen_by, after, limit, as_json=as_json)
-        elif links:
-            _show_links(site, chosen_by, as_json=as_json)
         else:
-            _show_counts(site, chosen_by, as_json=as_json)
+            (_show_links if links else _show_counts)(site, chosen_by, as_json=as_json)
 
 
 @app.command()
@@ -156,18 +154,15 @@ def kill(ids: Ids = None, workflow: Workflow = None, owner: Owner = None, as_jso
     """
     from include.stageout.components import retry_manager
 
-    whose = owner or getpass.getuser()
-    chosen = _chosen(ids, workflow)
+    whose, chosen = owner or getpass.getuser(), _chosen(ids, workflow)
     with refusing():
         ledger, now = open_site().ledger, datetime.now(UTC)
         if workflow is not None:
             done = retry_manager.kill_workflow(ledger, whose, workflow, by=holder(), now=now)
         else:
             done = retry_manager.kill(ledger, by=holder(), now=now, ids=chosen, owner=whose)
-    if as_json:
-        typer.echo(json.dumps({"killed": sorted(done.killed), "killing": sorted(done.killing)}))
-        return
-    typer.echo(f"{len(done.killed)} transfers of {whose} are killed, {len(done.killing)} wait for FTS")
+    text = f"{len(done.killed)} transfers of {whose} are killed, {len(done.killing)} wait for FTS"
+    _tell(as_json, {"killed": sorted(done.killed), "killing": sorted(done.killing)}, text)
 
 
 @app.command()
@@ -175,15 +170,22 @@ def resubmit(ids: Ids = None, workflow: Workflow = None, owner: Owner = None, as
     """Try failed and killed transfers again, with all their retries."""
     from include.stageout.components.retry_manager import resubmit as resubmit_transfers
 
-    whose, now = owner or getpass.getuser(), datetime.now(UTC)
-    chosen = _chosen(ids, workflow)
+    whose, chosen = owner or getpass.getuser(), _chosen(ids, workflow)
     with refusing():
-        ledger = open_site().ledger
+        ledger, now = open_site().ledger, datetime.now(UTC)
         done = resubmit_transfers(ledger, by=holder(), now=now, ids=chosen, owner=whose, workflow=workflow)
-    if as_json:
-        typer.echo(json.dumps({"resubmitted": sorted(done)}))
-        return
-    typer.echo(f"{len(done)} transfers of {whose} are new again")
+    _tell(as_json, {"resubmitted": sorted(done)}, f"{len(done)} transfers of {whose} are new again")
+
+
+@app.command()
+def keep(ids: Ids = None, workflow: Workflow = None, owner: Owner = None, as_json: AsJson = False) -> None:
+    """Keep the sources of transfers: they are not removed after the copy. It cannot be undone."""
+    from include.stageout.components.retry_manager import keep as keep_sources
+
+    whose, chosen = owner or getpass.getuser(), _chosen(ids, workflow)
+    with refusing():
+        kept = keep_sources(open_site().ledger, by=holder(), ids=chosen, owner=whose, workflow=workflow)
+    _tell(as_json, {"kept": sorted(kept)}, f"the sources of {len(kept)} transfers of {whose} are kept")
 
 
 @app.command()
@@ -201,10 +203,8 @@ def close(
     whose = owner or getpass.getuser()
     with refusing():
         changed = close_workflow(open_site().ledger, whose, workflow, now=datetime.now(UTC))
-    if as_json:
-        typer.echo(json.dumps({"owner": whose, "workflow": workflow, "changed": changed}))
-        return
-    typer.echo(printable(f"workflow {workflow} of {whose} is {'' if changed else 'already '}closed"))
+    text = f"workflow {workflow} of {whose} is {'' if changed else 'already '}closed"
+    _tell(as_json, {"owner": whose, "workflow": workflow, "changed": changed}, text)
 
 
 @app.command()
@@ -221,10 +221,8 @@ def dead(
         site = open_site()
         margin = site.settings.stageout.copy_margin
         moved = declare_dead(site.ledger, fts_id, by=holder(), now=datetime.now(UTC), margin=margin)
-    if as_json:
-        typer.echo(json.dumps({"job": fts_id, "transfers": sorted(moved)}))
-        return
-    typer.echo(printable(f"job {fts_id} is dead; {len(moved)} transfers are tried again"))
+    document = {"job": fts_id, "transfers": sorted(moved)}
+    _tell(as_json, document, f"job {fts_id} is dead; {len(moved)} transfers are tried again")
 
 
 @app.command()
@@ -398,17 +396,18 @@ def _refuse_list(faults: Sequence[ListFault], *, as_json: bool) -> None:
 
 def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
     from include.stageout.archive import history
-    from include.stageout.status import transfer_status
+    from include.stageout.status import copy_of, transfer_status
     from include.stageout.transfers import document_of
 
     transfer = transfer_status(site.ledger, number)
     if transfer is None:
         raise TRANSFER_UNKNOWN(f"transfer {number}", "the ledger does not have it")
-    moves = history(site.ledger, number)
+    moves, copy = history(site.ledger, number), copy_of(site.settings.sites, transfer)
+    document = document_of(transfer) | {"url": copy.url, "registered": copy.registered}
     if as_json:
-        typer.echo(json.dumps(document_of(transfer) | {"history": [*map(document_of, moves)]}, indent=1))
+        typer.echo(json.dumps(document | {"history": [*map(document_of, moves)]}, indent=1))
         return
-    for name, value in document_of(transfer).items():
+    for name, value in document.items():
         if value is not None:
             typer.echo(printable(f"{name:17} {value}"))
     for move in moves:
@@ -481,6 +480,10 @@ def _show_links(site: Site, chosen: TransferFilter, *, as_json: bool) -> None:
         typer.echo(printable(f"nightshift: limits of {server} are unknown: {fault}"), err=True)
     if not rows:
         typer.echo("there are no such transfers")
+
+
+def _tell(as_json: bool, document: Mapping[str, Any], text: str) -> None:
+    typer.echo(json.dumps(document) if as_json else printable(text))
 
 
 def _chosen(ids: Sequence[int] | None, workflow: str | None) -> list[int] | None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, insert, or_, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
@@ -324,6 +324,31 @@ def kill_workflow(bind: Bind, owner: str, workflow: str, *, by: str, now: dateti
     return kill(bind, by=by, now=now, owner=owner, workflow=workflow)
 
 
+def keep(
+    bind: Bind, *, by: str, ids: Collection[int] | None = None, owner: str | None = None, workflow: str | None = None
+) -> frozenset[int]:
+    """Keep the sources of transfers, also of those that are resubmitted later.
+
+    The arguments are those of `resubmit`. Returns the ids of the transfers whose sources stay; those of others are
+    removed already, or may be at this moment.
+    """
+    columns, kept = stageout_transfers.c, frozenset[int]()
+    # a cleaner that has claimed a row has looked already
+    free = or_(columns.state != _T.CLEANING.value, columns.claim.is_(None))
+    for piece in _chosen(bind, KEEPABLE, (ids, owner, workflow)):
+
+        def work(connection: Connection, numbers: Sequence[int] = [row.id for row in piece]) -> frozenset[int]:
+            states = columns.state.in_([state.value for state in KEEPABLE])
+            update_rows(connection, stageout_transfers, numbers, {"kept_by": by}, states, free)
+            done = select(columns.id).where(columns.id.in_(numbers), columns.kept_by.is_not(None))
+            return frozenset(connection.scalars(done))
+
+        kept |= writing(bind, work)
+    return kept
+
+
+KEEPABLE = tuple(state for state in TransferState if state not in (_T.CLEANED, _T.KEPT))
+"""States in which the source of a transfer is not removed yet."""
 _Choice = tuple[Collection[int] | None, str | None, str | None]
 
 

@@ -23,7 +23,7 @@ from include.ledger.errors import LedgerError
 from include.site.site import Site
 from include.stageout import errors
 from include.stageout.blocks import close_workflow
-from include.stageout.components.retry_manager import KilledTransfers, kill, kill_workflow, resubmit
+from include.stageout.components.retry_manager import KilledTransfers, keep, kill, kill_workflow, resubmit
 from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, StageoutRequest, check_all
 from include.stageout.requests import UserCaps, record_request
 from include.stageout.rest import questions
@@ -147,6 +147,12 @@ class ResubmittedDocument(BaseModel):
     resubmitted: int
 
 
+class KeptDocument(BaseModel):
+    """The sources of so many transfers are not removed."""
+
+    kept: int
+
+
 class ClosedDocument(BaseModel):
     """The workflow is closed; `changed`: by this call."""
 
@@ -254,6 +260,7 @@ def create_api(caller: Callable[..., questions.StageoutUser], site: Callable[[],
     app.post("/readings", responses={413: _CHANGES[413]}, **_body(ReadingsDocument))(routes.readings)
     app.post("/transfers/kill", responses=_CHANGES, **_body(ChosenDocument))(routes.kill)
     app.post("/transfers/resubmit", responses=_CHANGES, **_body(ChosenDocument))(routes.resubmit)
+    app.post("/transfers/keep", responses=_CHANGES, **_body(ChosenDocument))(routes.keep)
     app.post("/workflows/{name:path}/close")(routes.close_workflow)
     app.post("/workflows/{name:path}/kill")(routes.kill_workflow)
     app.get("/transfers")(routes.transfers)
@@ -318,6 +325,12 @@ class _Routes:
         moved = await self._write(lambda site, now: resubmit(site.ledger, now=now, **_choice(body, caller)))
         return ResubmittedDocument(resubmitted=len(moved))
 
+    async def keep(self, request: Request, caller: Caller) -> KeptDocument:
+        """Keep the sources of transfers, by their ids, or those of a workflow."""
+        body = await bounded_body(request)
+        kept = await self._write(lambda site, _: keep(site.ledger, **_choice(body, caller)))
+        return KeptDocument(kept=len(kept))
+
     async def close_workflow(self, caller: Caller, name: str, user: Name = None) -> ClosedDocument:
         """Close a workflow: it gets no further files. It cannot be opened again."""
         owner = questions.owner_of(caller, user) or caller.name
@@ -347,7 +360,7 @@ class _Routes:
 
     async def transfer(self, caller: Caller, number: RowNumber) -> questions.TransferHistory:
         """A transfer with its whole history and the reason of each move."""
-        return await self._read(lambda ledger: questions.transfer(ledger, caller, number))
+        return await self._read(lambda ledger: questions.transfer(ledger, self._site().settings.sites, caller, number))
 
     async def copies(
         self,

@@ -14,6 +14,7 @@ from fastapi import Query
 from sqlalchemy import Engine
 
 from include.errors import ErrorRow
+from include.settings.sites import RemoteSite
 from include.stageout import status
 from include.stageout.archive import MoveRecord, history
 from include.stageout.errors import StageoutError
@@ -96,9 +97,10 @@ _KEYS: Mapping[SummaryKey, Callable[[status.TransferCount], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TransferHistory:
-    """A transfer, and its moves with their reasons, the oldest first."""
+    """A transfer, its copy, and its moves with their reasons, the oldest first."""
 
     transfer: status.TransferStatus
+    copy: status.FileCopy
     moves: tuple[MoveRecord, ...]
 
 
@@ -171,12 +173,12 @@ def owner_of(user: StageoutUser, asked: str | None) -> str | None:
     return user.name
 
 
-def transfer(ledger: Engine, user: StageoutUser, number: int) -> TransferHistory:
+def transfer(ledger: Engine, sites: Mapping[str, RemoteSite], user: StageoutUser, number: int) -> TransferHistory:
     """Return one transfer with its history. Raises StageoutError, UNKNOWN."""
     found = status.transfer_status(ledger, number)
     if found is None or not user.may_see(found.owner):
         raise UNKNOWN(f"transfer {number}", "you have none with this number")
-    return TransferHistory(found, history(ledger, number))
+    return TransferHistory(found, status.copy_of(sites, found), history(ledger, number))
 
 
 def summary(

@@ -132,7 +132,8 @@ def test_transfers_are_killed_and_resubmitted_by_id_and_by_workflow(submitted: l
     assert as_json("status")["transfers"] == {"killed": 3}
     assert as_json("resubmit", str(submitted[1])) == {"resubmitted": [submitted[1]]}
     assert "2 transfers of ann are new again" in stageout("resubmit", "-w", "w1").stdout
-    for command in ("kill", "resubmit"):
+    assert as_json("keep", "-w", "w1") == {"kept": sorted(submitted)}
+    for command in ("kill", "resubmit", "keep"):
         assert "name transfers by their ids, or a workflow" in stageout(command, code=2).stderr
 
 

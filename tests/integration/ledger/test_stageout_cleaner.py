@@ -6,7 +6,7 @@ import errno
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from include.federation.records import SITE_FAILED
 from include.fts.errors import FtsUnreachable
@@ -15,6 +15,7 @@ from include.ledger.engine import reading
 from include.settings.sites import ChecksumMode
 from include.stageout.archive import history
 from include.stageout.components.cleaner import CleanReport, clean
+from include.stageout.components.retry_manager import keep
 from include.stageout.findings import GIVEN_UP
 from include.stageout.places.facts import FileFacts
 from include.stageout.states import TransferState
@@ -102,6 +103,20 @@ def test_what_may_not_be_removed_is_kept_with_the_reason(ledger, place, stageout
     assert place.files == files
     with reading(ledger) as connection:
         assert len(set(connection.scalars(select(stageout_transfers.c.reason)))) == 3
+
+
+def test_a_person_keeps_sources_until_the_cleaner_has_looked(ledger, place, stageout):
+    kept = left(ledger, place, T.REGISTERED, dataset="/a/b/USER") + left(ledger, place, T.CLEANING)
+    (claimed,), (new,) = left(ledger, place, T.CLEANING), left(ledger, place, T.NEW)
+    (gone,) = left(ledger, place, T.CLEANED)
+    with ledger.begin() as connection:
+        held = update(stageout_transfers).where(stageout_transfers.c.id == claimed)
+        connection.execute(held.values(claim="c" * 32))
+    assert keep(ledger, by="ann", ids=[*kept, claimed, new, gone, 999], owner="ann") == {*kept, new}
+    assert keep(ledger, by="bob", ids=kept, owner="bob") == frozenset()
+    assert cleaned(stageout) == CleanReport(registered=1, cleaned=1, kept=2)
+    assert {row.reason for row in rows_of(ledger, kept)} == {"ann asked to keep it"}
+    assert states(ledger)[claimed] is T.CLEANED
 
 
 def test_a_source_that_changed_after_its_copy_is_kept(ledger, place, stageout):

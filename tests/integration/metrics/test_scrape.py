@@ -28,9 +28,13 @@ from include.replicas.look import record
 from include.replicas.states import ReplicaLook, ReplicaState
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from include.stageout.archive import archive_transfers
+from include.stageout.moves import TransferMove, move_transfers
+from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_transfers
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.orders import KEY_ID, SECRET
+from tests.fakes.places import put_in
 from tests.fakes.site import FQRN
 from tests.fakes.transfers import recorded
 from tests.fakes.transfers_site import transfers_site
@@ -138,6 +142,23 @@ def test_transfers_are_counted_by_state_and_the_oldest_due_one_has_its_age(site:
     assert found["nightshift_transfers", "active"] == 0
     assert 7200 <= found["nightshift_transfer_due_seconds", "new"] < 10_800
     assert found["nightshift_transfer_failures", "quota"] == 1
+
+
+def test_sums_of_archived_transfers_are_by_link_and_state(site: Site) -> None:
+    ids = recorded(site.ledger, 4, now=NOW - 2 * HOUR, size=1000)
+    put_in(site.ledger, ids[:3], TransferState.COPIED, NOW - HOUR)
+    done = [TransferMove(number, TransferState.COPIED, TransferState.DONE, "it is whole") for number in ids[:3]]
+    move_transfers(site.ledger, done, StageoutComponent.REPORTER, now=NOW - HOUR)
+    put_in(site.ledger, ids[:3], TransferState.CLEANED, NOW - HOUR)
+    put_in(site.ledger, ids[3:], TransferState.FAILED, NOW - HOUR)
+    for state in (TransferState.CLEANED, TransferState.FAILED):
+        archive_transfers(site.ledger, state, before=NOW, limit=10)
+    found, link = figures(site), ("bari", "pisa")  # labels by their names: destination, source
+    assert found["nightshift_transfers_archived", *link, "cleaned"] == 3
+    assert found["nightshift_transfer_archived_bytes", *link, "cleaned"] == 3000
+    assert found["nightshift_transfers_archived", *link, "failed"] == 1
+    for share in ("0.5", "0.95"):
+        assert found["nightshift_transfer_registered_seconds", "bari", share, "pisa"] == pytest.approx(3600, rel=0.1)
 
 
 def test_an_fts_server_is_a_part_where_there_are_storage_sites(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import insert
 
 from include.ledger.engine import writing
-from include.pages import transfers_page, transfers_rows
+from include.pages import transfers_page, transfers_rows, transfers_view as view
 from include.pages.app import create_app
 from include.pages.registry import PREFIX, STAGEOUT_API
 from include.site.site import Site
@@ -193,12 +193,13 @@ def test_an_empty_ledger_is_said_and_a_choice_that_cannot_be_is_refused(olga: Vi
 
 
 @pytest.mark.parametrize(
-    ("query", "killed", "resubmitted"),
-    [("user=ann", [0, 1], [2]), ("state=new", [0, 1], None), ("state=failed,new&site=bari", [0, 1], [2]),
-     ("failure=quota", [], [2]), ("state=cleaned", None, None), ("", None, None)],
+    ("query", "killed", "resubmitted", "kept"),
+    [("user=ann", [0, 1], [2], [0, 1, 2]), ("state=new", [0, 1], None, [0, 1]),
+     ("state=failed,new&site=bari", [0, 1], [2], [0, 1, 2]), ("failure=quota", [], [2], [2]),
+     ("state=cleaned", None, None, None), ("", None, None, None)],
 )  # fmt: skip
 def test_buttons_change_what_the_list_shows_and_can_be_changed(
-    site: Site, ann: Viewer, query: str, killed: list[int] | None, resubmitted: list[int] | None
+    site: Site, ann: Viewer, query: str, killed: list[int] | None, resubmitted: list[int] | None, kept: list[int] | None
 ) -> None:
     ids = recorded(site.ledger, 4, owner="ann")
     recorded(site.ledger, 2, owner="bob")
@@ -206,7 +207,7 @@ def test_buttons_change_what_the_list_shows_and_can_be_changed(
     moved(site, ids[3:], CLEANED)
     page = ann(f"transfers?{query}")
     found = dict(re.findall(r'<form class="change" action="([^"]+)".*?data-list="([^"]+)"', page, re.DOTALL))
-    expected = {"kill": killed, "resubmit": resubmitted}
+    expected = {"kill": killed, "resubmit": resubmitted, "keep": kept}
     api = TestClient(create_api(stageout_user, lambda: site), base_url="http://127.0.0.1")
     for verb, chosen in expected.items():
         call = found.pop(f"stageout/v1/transfers/{verb}", None)
@@ -217,6 +218,40 @@ def test_buttons_change_what_the_list_shows_and_can_be_changed(
         answer = api.get(path, headers={"authorization": "Bearer ann"}).json()
         assert sorted(row["id"] for row in answer["rows"]) == [ids[number] for number in chosen]
     assert not found
+
+
+def test_a_workflow_shows_its_progress_what_keeps_it_and_what_helps(site: Site, ann: Viewer, olga: Viewer) -> None:
+    query = "transfers?user=ann&workflow=workflow"
+    now = datetime.now(UTC)
+    ids = recorded(site.ledger, 10, owner="ann", dataset="/a/b/USER")
+    others = recorded(site.ledger, 5, owner="bob")
+    page = ann(query)
+    assert "0 of 10 files are complete" in page
+    assert "the end is unknown" in page
+    assert "What waits or failed" not in page
+    moved(site, ids[:2], CLEANED, at=now - timedelta(minutes=5))
+    moved(site, [*ids[2:3], *others], CLEANED, at=now - timedelta(hours=5))
+    moved(site, ids[3:6], FAILED, failure="quota")
+    moved(site, ids[6:7], TransferState.NEEDS_CREDENTIAL, failure="credential")
+    archive_transfers(site.ledger, CLEANED, before=now - timedelta(hours=4), limit=10)
+    values = transfers_rows.ended_lately(site.ledger, "ann", "workflow", now=now)
+    assert values == (2, transfers_rows.LATELY)
+    files, within = transfers_rows.ended_lately(site.ledger, "ann", "workflow", now=now, limit=2)
+    assert (files, within) == (2, timedelta(minutes=5))
+    progress = view.progress_of(
+        {CLEANED: 3, FAILED: 3, NEW: 3, TransferState.NEEDS_CREDENTIAL: 1}, 2, timedelta(minutes=15)
+    )
+    assert (progress.files, progress.left, progress.left_s) == (10, 3, 1350.0)
+    groups = transfers_rows.waiting_groups(site.ledger, "ann", "workflow")
+    assert [(group.failure, group.files) for group in groups] == [("quota", 3), ("credential", 1)]
+    assert transfers_rows.waiting_groups(site.ledger, "bob", "workflow") == []
+    page = olga(query)  # of another, so that nothing is remembered
+    assert HOSTILE not in page
+    assert "copies?user=ann&amp;workflow=workflow&amp;format=urls" in page
+    whole = ann(f"transfer?id={ids[3]}")
+    assert "Delete files of yours" in whole
+    assert "not registered yet" in whole
+    assert "<dt>Copy</dt>" in ann(f"transfer?id={ids[0]}")
 
 
 def test_who_may_only_look_and_a_transfer_that_is_archived_have_no_buttons(

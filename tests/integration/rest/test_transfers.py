@@ -89,6 +89,7 @@ def test_a_transfer_has_its_whole_history_with_reasons(ann: ApiUser, site: Site,
     document = ann.get(f"/transfers/{number}").json()
     assert document["transfer"]["state"] == "killed"
     assert document["transfer"]["archived"] is archived
+    assert (document["copy"]["url"], document["copy"]["registered"]) == (None, False)
     (move,) = document["moves"]
     assert (move["before"], move["state"], move["component"], move["reason"]) == ("new", "killed", "person", "no use")
 
@@ -157,6 +158,14 @@ def test_users_kill_and_resubmit_their_own(ann: ApiUser, site: Site) -> None:
     assert states(site.ledger)[own[0]] is NEW
 
 
+def test_users_keep_the_sources_of_their_own(ann: ApiUser, bob: ApiUser, site: Site) -> None:
+    own = recorded(site.ledger, 2, owner="ann")
+    put_in(site.ledger, own[:1], TransferState.CLEANED, NOW)
+    assert answered(bob.post("/transfers/keep", {"ids": own})) == {"kept": 0}
+    assert answered(ann.post("/transfers/keep", {"workflow": "workflow"})) == {"kept": 1}
+    assert answered(ann.post("/transfers/keep", {"ids": own})) == {"kept": 1}
+
+
 def test_what_fts_has_is_killed_later(ann: ApiUser, site: Site) -> None:
     ids = recorded(site.ledger, 1, owner="ann")
     values = {"state": "active"}
@@ -187,7 +196,7 @@ def test_operators_change_what_belongs_to_others(olga: ApiUser, site: Site) -> N
 )  # fmt: skip
 def test_a_choice_that_cannot_be_is_refused(ann: ApiUser, site: Site, document: Any, status: int) -> None:
     recorded(site.ledger, 1, owner="bob")
-    for path in ("/transfers/kill", "/transfers/resubmit"):
+    for path in ("/transfers/kill", "/transfers/resubmit", "/transfers/keep"):
         assert refusal(ann.post(path, document))[0] == status
     assert set(states(site.ledger).values()) == {NEW}
 
