@@ -4,8 +4,9 @@ Users send their requests every minute. The components run in processes as the t
 copies fail, and the FTS service is killed twice (`kill -9`) and started again. In the end every file has to be
 registered or failed with its reason, none twice, none lost; else the exit code is 1. A second run has a link of its own
 for every file. With a history the first run is repeated over so many finished rows, and the plans of the claims are
-checked. With Airflow its scheduler starts the components' DAGs in a last run. Ends in one line of JSON, which is also
-written to bench/results/stageout.json, with a plot beside it.
+checked. Another run registers its files in a genuine Rucio server, if there is one. With Airflow its scheduler starts
+the components' DAGs in a last run. Ends in one line of JSON, which is also written to bench/results/stageout.json, with
+a plot beside it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import argparse
 import json
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,10 @@ from bench.plot import Series, line_plot
 from bench.publishing.machine import BENCH, description
 from bench.stageouting.account import mean, percentile
 from bench.stageouting.history import plan_faults
-from bench.stageouting.load import LoadPlan
+from bench.stageouting.load import DOMAIN, LoadPlan, site_name
 from bench.stageouting.scene import Scene, SceneRun, Trouble, opened, say
 from bench.stageouting.scheduled import scheduled
+from tests.servers.rucio import LOGIN, PASSWORD, RucioServer
 
 WANTED = {
     "files_per_s": 300, "airflow_files_per_s": 140, "backlog_slope": 0, "files_per_block_mean": 50,
@@ -97,12 +101,47 @@ def _runs(scene: Scene, plan: LoadPlan, options: argparse.Namespace) -> tuple[di
             "with_history_ratio": round(_rate(third) / (_rate(first) or 1), 3),
             "with_history_lag_p95_s": round(percentile(third.measures.lags, 0.95), 1),
         }  # fmt: skip
+    if options.rucio_rate:
+        result |= _registered_in_rucio(scene, plan, options, faults)
     if options.airflow_rate:
         result |= _under_airflow(scene, replace(plan, rate=options.airflow_rate, run="airflow"), options, faults)
     if options.results:
         Path(options.results).mkdir(parents=True, exist_ok=True)
         Path(options.results, f"{options.name}.svg").write_text(_plot(first))
     return result, faults
+
+
+def _registered_in_rucio(
+    scene: Scene, plan: LoadPlan, options: argparse.Namespace, faults: list[str]
+) -> dict[str, Any]:
+    """Fewer users and sites, whose files are registered in a genuine Rucio server on SQLite."""
+    python = Path(sys.prefix, "rucio-server/bin/python")
+    if not python.exists():
+        say("without Rucio: tests/install-rucio.sh installs it")
+        return {}
+    plan = replace(plan, rate=options.rucio_rate, minutes=options.rucio_minutes, users=10, sites=8, run="rucio")
+    with RucioServer(scene.folder / "rucio", str(python)) as server:
+        server.make(
+            [plan.owner(user) for user in range(plan.users)],
+            {site_name(site).upper(): ("mock", f"{site_name(site)}.{DOMAIN}") for site in range(plan.sites)},
+        )
+        connection = {"host": server.url, "login": LOGIN, "password": PASSWORD, "extra": {"account": "root"}}
+        run = scene.run(
+            plan, drain_s=options.drain, rucio={"connection": connection, "tokens": str(scene.folder / "tokens")}
+        )
+    with closing(sqlite3.connect(scene.folder / "rucio/rucio.db")) as database:
+        (replicas,) = database.execute("select count(*) from replicas").fetchone()
+    _tell(f"registered in Rucio ({replicas:,} replicas)", run)
+    expected = sum(count for state, count in run.account.states.items() if state in ("cleaned", "kept"))
+    faults += run.account.faults
+    faults += [f"Rucio has {replicas} replicas of {expected} verified files"] if replicas != expected else []
+    return {
+        "rucio_files_per_s": _rate(run),
+        "rucio_backlog_slope": round(run.measures.slope(*_span(run)), 2),
+        "rucio_drained_s": round(run.drained_s),
+        "rucio_replicas": replicas,
+        "rucio_register_cpu_ms": run.cpu_ms["register"],
+    }
 
 
 def _under_airflow(scene: Scene, plan: LoadPlan, options: argparse.Namespace, faults: list[str]) -> dict[str, Any]:
@@ -217,6 +256,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--random-rate", type=float, default=60.0, help="files a second of the second run; 0: none")
     parser.add_argument("--random-minutes", type=float, default=3.0)
+    parser.add_argument("--rucio-rate", type=float, default=30.0, help="files a second of the run with Rucio; 0: none")
+    parser.add_argument("--rucio-minutes", type=float, default=3.0)
     parser.add_argument("--airflow-rate", type=float, default=0.0, help="files a second under Airflow; 0: without")
     parser.add_argument("--history", type=int, default=5_000_000, help="finished rows of the third run; 0: none")
     parser.add_argument("--memory", type=int, default=1, help="GB that the database keeps of its rows")

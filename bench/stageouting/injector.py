@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from bench.stageouting.load import LoadPlan, settings, sites, utc
+from bench.stageouting.load import LoadPlan, sites, utc
 from include.ledger.engine import open_ledger
 from include.stageout.files import check_request
 from include.stageout.requests import record_request
@@ -16,7 +16,7 @@ def main() -> None:
     job = json.loads(sys.stdin.readline())
     plan = LoadPlan.from_json(job["plan"])
     ledger = open_ledger(job["ledger"], password=job["password"])
-    known, _ = sites(plan.sites), settings(plan)
+    known = sites(plan.sites)
     began, late, files = time.monotonic(), 0.0, 0
     for at, request in plan.requests():
         ahead = began + at - time.monotonic()

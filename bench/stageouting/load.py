@@ -126,7 +126,8 @@ def site_documents(count: int) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name in map(site_name, range(count)):
         rules = [{"prefix": "/", "url": f"mock://{name}.{DOMAIN}"}]
-        found[name] = {"read": rules, "write": rules, "third_party": rules, "temporary": AREA, "clean": True}
+        uses = {"read": rules, "write": rules, "third_party": rules}
+        found[name] = {**uses, "temporary": AREA, "clean": True, "rse": name.upper()}
     return found
 
 
@@ -136,8 +137,10 @@ def sites(count: int) -> dict[str, RemoteSite]:
     return {name: RemoteSite.model_validate({"name": name, **document}) for name, document in documents.items()}
 
 
-def settings(plan: LoadPlan) -> StageoutSettings:
-    return StageoutSettings(fts=(SERVER,), files_per_job=plan.per_job, most_queued=100_000)
+def settings(plan: LoadPlan, catalogue: Mapping[str, str]) -> StageoutSettings:
+    return StageoutSettings.model_validate(
+        {"fts": [SERVER], "files_per_job": plan.per_job, "most_queued": 100_000, "catalogue": catalogue}
+    )
 
 
 def utc() -> datetime:

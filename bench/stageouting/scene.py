@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -80,16 +80,17 @@ class Scene:
 
     def run(
         self, plan: LoadPlan, *, troubles: Sequence[Trouble] = (), drain_s: float, profile: bool = False,
-        processes: bool = True,
+        processes: bool = True, rucio: Mapping[str, Any] | None = None,
     ) -> SceneRun:  # fmt: skip
         """Inject for the minutes of the plan, then wait until every file has ended, or for `drain_s`.
 
-        What waits for a retry then is made due at once. Without `processes` others run the components.
+        What waits for a retry then is made due at once. Without `processes` others run the components. `rucio`: the
+        connection of the catalogue and a folder for its tokens; None: the ledger is the catalogue.
         """
         mark, mb = Mark.of(self.ledger), ledger_mb(self.ledger)
         before, idle = self._cpu(), Idle()
         roles = ROLES if processes else {}
-        workers = {name: self._worker(plan, name, components, profile) for name, components in roles.items()}
+        workers = {name: self._worker(plan, name, components, profile, rucio) for name, components in roles.items()}
         away: list[tuple[float, float]] = []
         injector = self._users(plan)
         began, start = utc(), time.monotonic()
@@ -169,8 +170,11 @@ class Scene:
             update(stageout_transfers).where(*waiting).values(due_at=utc())
         ))  # fmt: skip
 
-    def _worker(self, plan: LoadPlan, name: str, components: Sequence[str], profile: bool) -> subprocess.Popen[str]:
+    def _worker(
+        self, plan: LoadPlan, name: str, components: Sequence[str], profile: bool, rucio: Mapping[str, Any] | None
+    ) -> subprocess.Popen[str]:
         job = {"plan": plan.to_json(), "fts": self.fts.url, "name": name, "components": list(components)}
+        job |= {"rucio": rucio}
         return self._start(
             "bench.stageouting.worker", job | ({"profile": str(self.folder / f"{name}.profile")} if profile else {})
         )

@@ -27,11 +27,13 @@ from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
 from include.fts.states import FailureReason
 from include.ledger.engine import open_ledger
+from include.settings.secrets import ConnectionSecrets
 from include.stageout.claims import StageoutWorker
 from include.stageout.opening import Stageout
 from include.stageout.passes import BATCH, COMPONENTS, counts_of
 from include.stageout.places.facts import PlaceOptions, SitePlace
 from include.stageout.places.open import open_place
+from include.stageout.registration.rucio import RucioCatalogue
 from include.stageout.retry import RetryDecision, exponential
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -80,10 +82,15 @@ def opened(job: Mapping[str, Any]) -> Stageout:
         return open_place(known[site], None, PlaceOptions(fts_url=job["fts"]))
 
     ledger = open_ledger(job["ledger"], password=job["password"])
-    worker = StageoutWorker(job["name"], timedelta(minutes=1))
+    worker, rucio = StageoutWorker(job["name"], timedelta(minutes=1)), job["rucio"]
+    chosen = settings(plan, {"kind": "rucio", "connection": "rucio"} if rucio else {"kind": "ledger"})
+    catalogue = None
+    if rucio:
+        connection = ConnectionSecrets("rucio", **rucio["connection"])
+        catalogue = RucioCatalogue(chosen, known, lambda: connection, folder=Path(rucio["tokens"]))
     return Stageout(
-        ledger=ledger, settings=settings(plan), sites=known, worker=worker, fts=lambda *_: client,
-        place=lambda site, _owner: place(site), retry=hurried,
+        ledger=ledger, settings=chosen, sites=known, worker=worker, fts=lambda *_: client,
+        place=lambda site, _owner: place(site), retry=hurried, catalogue=catalogue,
     )  # fmt: skip
 
 
