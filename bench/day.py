@@ -8,10 +8,11 @@ gives the part of a night that does not grow; then the night that is measured, i
 the night before. Builds stay for three days, a collection deletes the expired build's objects meanwhile, and a reader
 follows `latest` and reads files. Hours = (wall - fixed) x scale + fixed.
 
-Processor seconds are sampled five times a second from the processes of the lab; those of processes that ended between
-two samples count as Airflow's. Ends in one line of JSON, which is written to bench/results/day.json, too, with a plot
-beside it; code 1 if a target was missed, an artifact was not published, the collection deleted nothing, or the reader
-saw an error.
+Processor seconds are sampled five times a second from the processes of the lab; threads of the kernel, which write
+files back, are apart; the rest, of processes that ended between two samples, counts as Airflow's.
+
+Ends in one line of JSON, which is written to bench/results/day.json, too, with a plot beside it; code 1 if a target was
+missed, an artifact was not published, the collection deleted nothing, or the reader saw an error.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class Processors:
         self._thread = threading.Thread(target=self._watch)
 
     def __enter__(self) -> Processors:
-        self._busy, self._own = _busy_s(), time.process_time()
+        self._busy, self._own, self._kernel = _busy_s(), time.process_time(), _kernel_s()
         self._look(first=True)
         self._thread.start()
         return self
@@ -140,10 +141,12 @@ class Processors:
         self._thread.join()
         self._look()
         self._busy, self._own = _busy_s() - self._busy, time.process_time() - self._own
+        self._kernel = _kernel_s() - self._kernel
 
     def parts(self, tasks: Mapping[str, str]) -> dict[str, float]:
         """Seconds by part; `tasks`: ids of task instances and their names, as `artifact.prepare`."""
-        parts = {"publisher": 0.0, "store": 0.0, "gateway": 0.0, "collection": 0.0, "other tasks": 0.0, "Airflow": 0.0}
+        names = ("publisher", "store", "gateway", "collection", "other tasks", "Airflow")
+        parts = {**dict.fromkeys(names, 0.0), "kernel": max(0.0, self._kernel)}
         for name, before, now in self._of.values():
             parts[_part(name, tasks)] += now - before
         parts["Airflow"] += max(0.0, self._busy - self._own - sum(parts.values()))
@@ -204,6 +207,22 @@ def _busy_s() -> float:
     """Seconds that processors of this machine have worked."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
+KTHREADD = 2
+
+
+def _kernel_s() -> float:
+    """Seconds that the threads of the kernel that exist now have worked."""
+    spent = 0.0
+    for process in psutil.process_iter():
+        try:
+            if process.ppid() == KTHREADD:
+                times = process.cpu_times()
+                spent += times.user + times.system
+        except psutil.Error:
+            continue
+    return spent
 
 
 @dataclass
