@@ -52,6 +52,7 @@ FIRST = date(2020, 1, 1)
 AT_ONCE = 20_000
 FQRN = "bench.example.org"
 WARM_UP = 3
+DAY = timedelta(days=1)
 USER, SUBMISSIONS = "bench", 3
 
 
@@ -78,10 +79,13 @@ def main() -> int:
             transfer_rows.fill(engine, options.transfers)
             took = time.monotonic() - started
             print(f"{options.transfers:,} transfers in {took:.0f} s", flush=True)
+            rows = transfer_rows.fill_sums(engine, 2 * options.transfers) if options.transfers else 0
+            print(f"{rows:,} rows of sums of {2 * options.transfers:,} ended transfers", flush=True)
             site = _site(engine, folder)
+            sums = _sums_s(_client(site)) if options.transfers else {}
             times = _ask(_client(site), filled, options.requests, options.transfers)
             submission = _submit(site) if options.transfers else {}
-    return _conclude(times, filled, options, {"fill_s": round(took)} | submission)
+    return _conclude(times, filled, options, {"fill_s": round(took)} | sums | submission)
 
 
 @contextmanager
@@ -236,6 +240,17 @@ def _client(site: Site, app: Callable[..., FastAPI] = _pages) -> TestClient:
     return TestClient(app(lambda: StageoutUser(USER, operator=True), lambda: site), base_url="http://127.0.0.1")
 
 
+def _sums_s(client: TestClient) -> dict[str, float]:
+    """Seconds from the first look at the analytics to their sums, of 30 days and of a year."""
+    seconds, now = {}, datetime.now(UTC).date()
+    for name, days in (("analytics_month_s", 30), ("analytics_year_s", 365)):
+        began = time.monotonic()
+        while "no answer yet" in client.get(f"/analytics?since={now - DAY * days}").text:
+            assert time.monotonic() - began < 300
+        seconds[name] = round(time.monotonic() - began, 2)
+    return seconds
+
+
 def _submit(site: Site) -> dict[str, Any]:
     """Requests of as many files as one may have, by the REST API: seconds of each, and by how much the memory grew."""
     client, times, grown = _client(site, create_api), [], []
@@ -307,6 +322,9 @@ def _ask(client: TestClient, filled: Filled, requests: int, transfers: int) -> d
             "transfers of a link": lambda: f"/transfers?source=site{chance.randrange(60)}&state=new",
             "transfers of a user": lambda: f"/transfers?user=user{chance.randrange(5)}",
             "transfers of a workflow": lambda: f"/transfers?workflow=w{chance.randrange(max(1, transfers // 500_000))}",
+            "a user's workflow": lambda: f"/transfers?user=user{chance.randrange(200)}&workflow=w0",
+            "analytics": lambda: f"/analytics?until={datetime.now(UTC).date() - DAY * chance.randrange(5)}",
+            "analytics of a user": lambda: f"/analytics?user=user{chance.randrange(200)}",
             "transfers, far": lambda: f"/transfers?after={chance.randrange(100, transfers)}",
             "transfer": lambda: f"/transfer?id={chance.randrange(1, transfers)}",
         }

@@ -10,11 +10,19 @@ from sqlalchemy import BigInteger, Engine, String, case, cast, func, insert, lit
 
 from include.ledger.engine import writing
 from include.stageout.files import digest_of
-from include.stageout.tables import stageout_queues, stageout_requests, stageout_transfers
+from include.stageout.tables import (
+    stageout_analytics,
+    stageout_queues,
+    stageout_requests,
+    stageout_times,
+    stageout_transfers,
+)
 
 USERS, SITES, QUEUES = 200, 60, 5000
 FILES = 100
 """Of a request."""
+DAYS, WORKFLOWS, LINKS, BUCKETS = 30, 3, 5, 8
+"""Of the sums of ended transfers: workflows and links of a user and day, and different times of a link."""
 AT_ONCE = 200
 """Requests of one transaction."""
 DAY = timedelta(days=1)
@@ -50,6 +58,42 @@ def fill(engine: Engine, wanted: int) -> None:
     if engine.dialect.name == "mysql":
         with engine.begin() as connection:
             connection.execute(text("ANALYZE TABLE stageout_transfers, stageout_requests, stageout_queues")).all()
+
+
+def fill_sums(engine: Engine, wanted: int) -> int:
+    """The sums of so many transfers that ended in the last 30 days, each user with a few workflows and links a day.
+
+    Returns the number of rows.
+    """
+    chance = random.Random(2)
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    per_sum = -(-wanted // (DAYS * USERS * WORKFLOWS * LINKS))
+    written = 0
+    for number in range(DAYS):
+        day, sums, times = midnight - DAY * number, [], []
+        for user in range(USERS):
+            for link in range(LINKS):
+                source, destination = chance.sample(range(SITES), 2)
+                common = {
+                    "day": day, "owner": f"user{user}", "source": f"site{source}",
+                    "destination": f"site{destination}",
+                }  # fmt: skip
+                for workflow in range(WORKFLOWS):
+                    row = {
+                        **common, "workflow": f"w{number}-{workflow}", "bytes": per_sum << 30, "retries": 1,
+                        **dict.fromkeys(("waited_s", "copied_s", "verified_s", "ended_s"), 100.0 * per_sum),
+                    }  # fmt: skip
+                    for state, failure, files in (("cleaned", None, per_sum), ("failed", "quota", 1)):
+                        digest = digest_of(str(day), str(user), str(link), str(workflow), state)
+                        sums.append({**row, "digest": digest, "state": state, "failure": failure, "files": files})
+                files = per_sum * WORKFLOWS // BUCKETS
+                for bucket in range(20, 20 + BUCKETS):
+                    digest = digest_of(str(day), str(user), str(link), str(bucket))
+                    times.append({**common, "digest": digest, "bucket": bucket, "files": files})
+        _insert(engine, stageout_analytics, sums)
+        _insert(engine, stageout_times, times)
+        written += len(sums) + len(times)
+    return written
 
 
 def _transfers(first: int, last: int) -> Any:

@@ -8,12 +8,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from include.pages.asked import Asked, BadPageQuery
+from include.pages.asked import NOT_YET, Asked, BadPageQuery
 from include.pages.charts import bars, figure, line
 from include.pages.registry import PREFIX, STAGEOUT_API
 from include.stageout.sums import COMPLETE, SumFilter, TransferSums, group_sums, group_times, percentile_s
 
-EVERY_S = 300
+EVERY_S, SOON_S = 300, 2
+"""Seconds between two updates, and as long as the sums are not there yet."""
 KEPT_S = 60.0
 USUAL, LONGEST = timedelta(days=30), timedelta(days=366)
 DRAWN, SHOWN = 7, 50
@@ -43,13 +44,18 @@ def read(asked: Asked) -> dict[str, Any]:
         owner = asked.user.name
     site = asked.choice("site", asked.site.settings.sites)
     chosen = SumFilter(_beginning(since), _beginning(until + timedelta(days=1)), owner, site)
-    values = asked.remembered(("analytics", chosen), lambda: _read(asked, chosen), kept_s=KEPT_S)
+    # beside the request: the sums of a year by very many workflows take seconds
+    answer = asked.services.ask(
+        f"analytics {chosen}",
+        lambda: asked.remembered(("analytics", chosen), lambda: _read(asked, chosen), kept_s=KEPT_S),
+    )
+    values = answer.value or {"total": None}
     query = {"since": since.isoformat(), "until": (until + timedelta(days=1)).isoformat()}
     sheet = urlencode({**query, "user": owner} if owner else query)
     return {
-        **values, "every": EVERY_S, "since": since, "until": until, "user": owner, "site": site, "shown": SHOWN,
-        "sites": sorted(asked.site.settings.sites), "operator": asked.user.operator,
-        "csv": f"{API}/analytics.csv?{sheet}",
+        **values, "every": SOON_S if answer is NOT_YET else EVERY_S, "fault": answer.fault, "since": since,
+        "until": until, "user": owner, "site": site, "shown": SHOWN, "sites": sorted(asked.site.settings.sites),
+        "operator": asked.user.operator, "csv": f"{API}/analytics.csv?{sheet}",
     }  # fmt: skip
 
 

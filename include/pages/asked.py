@@ -23,6 +23,8 @@ FRESH_S = 4.0
 """Seconds after which the service is asked again."""
 PATIENCE_S = 0.1
 """Seconds that a page waits for a service."""
+MOST = 1024
+"""Questions whose answers are kept."""
 OLD_S = 60.0
 """Seconds after which an answer is not shown any more, if its service hangs."""
 
@@ -80,7 +82,10 @@ class Answers:
             raise
         finally:
             with self._lock:
+                self._answers.pop(question, None)
                 self._answers[question] = answer
+                while len(self._answers) > MOST:  # a person chooses what is asked
+                    del self._answers[next(iter(self._answers))]
                 del self._asked[question]
 
 
