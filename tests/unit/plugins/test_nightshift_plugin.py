@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +18,15 @@ from airflow.models.revoked_token import RevokedToken
 from fastapi.testclient import TestClient
 from starlette.routing import Route
 
-from include.pages.registry import PREFIX, STAGEOUT_API
+from hooks import logins
+from include.pages.registry import PAGES, PREFIX, STAGEOUT_API
+from include.pages.start import ACTIONS
+from include.site.site import Site
 from plugins import nightshift_plugin
+from tests.fakes.transfers import recorded
 from tests.fakes.transfers_site import transfers_site
 
+ROOT = Path(__file__).parents[3]
 LOOKS = {"GET", "HEAD", "OPTIONS"}
 LONG_AGO = -3600
 PLACES = {"name:path": "w", "number": "1"}
@@ -23,10 +34,16 @@ HINT = "send a token of Airflow: POST /auth/token gives it"
 
 
 @pytest.fixture(scope="module")
-def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with transfers_site(tmp_path_factory.mktemp("site")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def apps(site: Site) -> Iterator[dict[str, Any]]:
     """The applications by prefix, over a ledger of their own; no token was ever revoked."""
     create_auth_manager()
-    with transfers_site(tmp_path_factory.mktemp("site")) as site, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nightshift_plugin, "site", lambda: lambda: site)
         patch.setattr(RevokedToken, "is_revoked", lambda _: False)
         mounted = nightshift_plugin.NightshiftPlugin.fastapi_apps
@@ -39,10 +56,10 @@ def token(role: str, valid_for: int = 60) -> str:
     return create_auth_manager().generate_jwt(user, expiration_time_in_seconds=valid_for)
 
 
-def call(app: Any, method: str, path: str, authorization: str | None) -> Any:
+def call(app: Any, method: str, path: str, authorization: str | None, document: Any = None) -> Any:
     headers = {"content-type": "application/json"} | ({"authorization": authorization} if authorization else {})
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
-        return client.request(method, path, headers=headers, content=b"{}")
+        return client.request(method, path, headers=headers, content=json.dumps(document or {}))
 
 
 def calls(apps: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -69,6 +86,69 @@ def test_a_viewer_may_call_nothing_that_changes(apps: dict[str, Any]) -> None:
             passed = call(apps[prefix], method, path, f"Bearer {token(role)}")
             assert passed.status_code in {400, 404}, (role, path)
             assert passed.json()["code"] in {"stageout-body-invalid", "stageout-workflow-unknown"}
+
+
+def rights() -> dict[str, dict[str, bool]]:
+    """The table of docs/security.md: by action, whether a role may."""
+    lines = (ROOT / "docs/security.md").read_text().splitlines()
+    head, _, *rows = lines[next(number for number, line in enumerate(lines) if line.startswith("| action")) :]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows) if line.startswith("|")]
+    (_, *roles), *actions = table
+    return {name: dict(zip(map(str.lower, roles), (cell == "yes" for cell in cells), strict=True))
+            for name, *cells in actions}  # fmt: skip
+
+
+def test_each_role_may_do_what_the_table_says(
+    apps: dict[str, Any], site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user of every role is ann."""
+    own, other = recorded(site.ledger, 1, owner="ann")[0], recorded(site.ledger, 1, owner="bob")[0]
+    monkeypatch.setattr(logins, "create_session", lambda: nullcontext(SimpleNamespace(scalar=lambda _: False)))
+    manager, pages, api = create_auth_manager(), apps[PREFIX], apps[STAGEOUT_API]
+
+    def get(app: Any, path: str, role: str) -> Any:
+        return call(app, "GET", path, f"Bearer {token(role)}")
+
+    def change(number: int, verb: str, role: str) -> bool:
+        """The call as a page makes it; it changed the transfer."""
+        answer = call(api, "POST", f"/transfers/{verb}", f"Bearer {token(role)}", {"ids": [number]})
+        return answer.status_code == 200 and max(answer.json().values()) == 1
+
+    def changes(number: int, role: str) -> bool:
+        done = {change(number, verb, role) for verb in ("keep", "kill", "resubmit")}
+        assert len(done) == 1, (number, role)
+        return done.pop()
+
+    def looks(role: str) -> bool:
+        found = {get(pages, f"/{page.name}", role).status_code for page in PAGES if page.nav}
+        answers = {get(api, path, role).status_code for path in (f"/transfers/{own}", "/analytics.csv")}
+        return found == answers == {200}
+
+    def starts(role: str) -> bool:
+        answers = [get(pages, f"/start?action={action}", role) for action in ACTIONS]
+        refused = {"may not start" in answer.text for answer in answers}
+        assert {answer.status_code for answer in answers} == {200}
+        assert len(refused) == 1
+        return not refused.pop()
+
+    def pools(role: str) -> bool:
+        return manager.is_authorized_pool(method="PUT", user=SimpleAuthManagerUser(username="ann", role=role))
+
+    tried = (
+        looks, partial(changes, own), lambda role: get(api, f"/transfers/{other}", role).status_code == 200,
+        partial(changes, other), starts, pools,
+    )  # fmt: skip
+    table = rights()
+    assert {action: {role: may(role) for role in table[action]} for action, may in zip(table, tried, strict=True)} == (
+        table
+    )
+
+
+def test_every_test_that_the_page_on_security_names_exists() -> None:
+    named = re.findall(r"`([a-z0-9/_]+[.]py)::(test_[a-z0-9_]+)`", (ROOT / "docs/security.md").read_text())
+    assert len(named) > 10
+    missing = [name for file, name in named if f"def {name}(" not in (ROOT / "tests" / file).read_text()]
+    assert missing == []
 
 
 def test_a_viewer_may_look(apps: dict[str, Any]) -> None:
