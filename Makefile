@@ -116,11 +116,12 @@ up: $(STAMP)  ## start all services and Airflow; prints URL and login
 down: $(STAMP)  ## stop them all
 	@$(BIN)/nightshift lab down
 
-docs: $(STAMP)  ## generate docs/dags.md, docs/configuration.md, the table of docs/publishers.md and the picture of docs/architecture.md
+docs: $(STAMP)  ## generate docs/dags.md, docs/configuration.md, the table of docs/publishers.md, the picture of docs/architecture.md and config/grafana
 	@$(BIN)/python docs/generate_dags.py
 	@$(BIN)/python docs/generate_publishers.py
 	@$(BIN)/python docs/generate_configuration.py
 	@$(BIN)/python docs/generate_architecture.py
+	@$(BIN)/python docs/generate_dashboards.py
 
 $(VENV)/docs/.installed: $(DOCS_LOCK) | $(BIN)/uv
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/docs

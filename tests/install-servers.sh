@@ -5,7 +5,7 @@ set -eu
 # package:program that shows it is there
 SERVERS="mariadb-server:mariadbd chromium:chromium chromium-driver:chromedriver openssh-server:sshd"
 SERVERS="$SERVERS ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd radosgw:radosgw ceph-mds:ceph-mds ceph-common:ceph fio:fio"
-SERVERS="$SERVERS ceph-fuse:ceph-fuse xrootd-server:xrootd xrootd-client:xrdfs rabbitmq-server:rabbitmq-server iproute2:ip socat:socat nginx-light:nginx squid:squid curl:curl davix:davix-get apache2-bin:apache2"
+SERVERS="$SERVERS ceph-fuse:ceph-fuse xrootd-server:xrootd xrootd-client:xrdfs rabbitmq-server:rabbitmq-server iproute2:ip socat:socat nginx-light:nginx squid:squid curl:curl davix:davix-get apache2-bin:apache2 prometheus:prometheus"
 
 missing=""
 for server in $SERVERS; do

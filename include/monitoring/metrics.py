@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -36,7 +39,8 @@ from include.ledger.engine import reading
 from include.monitoring.checks import LIMIT_S, parts_of
 from include.monitoring.findings import PreflightReport, Severity, run
 from include.monitoring.watch import lease_key
-from include.nightlies.records.tables import collections, damaged, publications
+from include.nightlies.records.tables import artifacts, builds, collections, damaged, links, publications, quality
+from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.notify.records import alerts, first_seen
 from include.replicas.states import ReplicaLook, replicas
@@ -104,6 +108,45 @@ def of_leases(connection: Connection, health: Health, now: datetime) -> Iterator
         held.add_metric([fqrn], len(leases))
         oldest.add_metric([fqrn], max(((now - at).total_seconds() for at in seen), default=0.0))
     yield from (held, oldest)
+
+
+def of_nights(connection: Connection, slots: Iterable[str], now: datetime) -> Iterator[Metric]:
+    """Yield of each slot how its newest build stands, how old the builds of its links are, and what quality says."""
+    artifact, states, ages = artifacts.c, dict[tuple[str, str], int](), dict[str, float]()
+    names = sorted(slots)
+    for slot in names:
+        newest = select(builds).where(builds.c.slot == slot).order_by(builds.c.build_date.desc(), builds.c.id.desc())
+        build = connection.execute(newest.limit(1)).one_or_none()
+        if build is None:
+            continue
+        last = select(func.max(publications.c.id)).join(artifacts, artifact.id == publications.c.artifact)
+        ids = last.where(artifact.build == build.id).group_by(publications.c.artifact)
+        counts = Counter(connection.scalars(select(publications.c.state).where(publications.c.id.in_(ids))))
+        states |= {(slot, state): number for state, number in counts.items()}
+        states[slot, "not begun"] = build.artifacts - counts.total()
+        ages[slot] = (now.date() - build.build_date).total_seconds()
+    yield _filled("night_artifacts", "Artifacts of the newest build of a slot", ("slot", "state"), states)
+    yield _filled("night_build_age_seconds", "From the day of the newest build until today", ("slot",), ages)
+    columns = links.c
+    led = select(columns.slot, columns.path, func.max(columns.build_date).label("day")).where(
+        columns.kind == "link", columns.state == LinkState.MOVED.value, columns.slot.in_(names)
+    )
+    rows = connection.execute(led.group_by(columns.slot, columns.path))
+    of_links = {(row.slot, row.path): (now.date() - row.day).total_seconds() for row in rows}
+    text = "From the day of the newest build that the link led to until today"
+    yield _filled("link_build_age_seconds", text, ("slot", "path"), of_links)
+    ids = select(func.max(quality.c.id)).where(quality.c.slot.in_(names)).group_by(quality.c.slot, quality.c.suite)
+    rows = connection.execute(select(quality).where(quality.c.id.in_(ids)))
+    verdicts = {(row.slot, row.suite, row.verdict): 1 for row in rows}
+    yield _filled("quality_verdict", "1 for the last verdict of a suite", ("slot", "suite", "verdict"), verdicts)
+
+
+def of_disk(folder: Path) -> Iterator[Metric]:
+    """Yield the free bytes of the file system with the state of the deployment."""
+    free: dict[str, int] = {}
+    with suppress(OSError):
+        free[str(folder)] = shutil.disk_usage(folder).free
+    yield _filled("disk_free_bytes", "Free bytes of the file system of `paths.var`", ("path",), free)
 
 
 def of_publications(connection: Connection, now: datetime) -> Iterator[Metric]:
@@ -342,12 +385,14 @@ class SiteFigures(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics. Raises LedgerError if the ledger was there a moment ago and is not now."""
         yield from of_health(self._health)
+        yield from of_disk(self._site.settings.paths.var)
         if any(
             finding.severity is Severity.ERROR for finding in self._health.report.findings if finding.check == "ledger"
         ):
             return
         with reading(self._site.ledger) as connection:
             yield from of_leases(connection, self._health, self._now)
+            yield from of_nights(connection, self._site.settings.slots, self._now)
             yield from of_publications(connection, self._now)
             yield from of_collections(connection)
             yield from of_replicas(connection, self._now)

@@ -24,6 +24,7 @@ CURES = {
     "rucio": "run tests/install-rucio.sh",
     "xrootd": "run tests/install-servers.sh, or install Debian's xrootd-server and xrootd-server-plugins",
     "xrdfs": "run tests/install-servers.sh, or install Debian's xrootd-client",
+    "prometheus": "run tests/install-servers.sh, or install Debian's prometheus",
 }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date
+from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -13,9 +14,12 @@ from typer.testing import CliRunner
 
 from include.cli.nightly import app
 from include.cli.repository.open import open_site as of_environment
+from include.ledger.engine import reading
+from include.monitoring.metrics import of_nights
 from include.monitoring.render import read_summary
 from include.monitoring.summary import NightState
-from include.nightlies.records import quality
+from include.nightlies.records import links, quality
+from include.nightlies.records.links import LinkRecord
 from include.nightlies.records.quality import QualityRecord, QualityVerdict
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
@@ -23,6 +27,7 @@ from include.pages.nights_rows import kept_back, newest_builds, verdicts
 from include.quality.results import folder_of_run, write_docs
 from include.settings.prepare import Suite
 from include.site.site import Site
+from tests.fakes.site import FQRN
 from tests.integration.pages.conftest import DAY, NOW, RUN, Night
 
 FAULT = "A/x86: 1 empty libraries: lib/<b>.so"
@@ -131,3 +136,30 @@ def test_the_list_has_the_verdicts_of_the_summaries(site: Site) -> None:
     }
     for (slot, day), verdict in found.items():
         assert verdict == read_summary(site.ledger, slots[slot], day, now=NOW).verdict
+
+
+def test_the_figures_have_the_newest_night_the_age_of_its_links_and_the_last_verdicts(site: Site, night: Night) -> None:
+    Night(site, day=DAY - timedelta(days=1)).listed("A/x86", "B/x86", "C/x86", "D/x86")
+    night.listed("A/x86", "B/x86", "C/x86")
+    night.published("A/x86", run="d/first")
+    night.moved(night.planned("A/x86", run="d/again"), Move(State.FAILED, Phase.PREPARE, "no"))
+    night.published("B/x86")
+    latest = LinkRecord("link", FQRN, "/nightlies/main/latest", "main", "b19", DAY, "moved", "whole", "d/r1", 7, NOW)
+    links.record(site.ledger, [latest, replace(latest, build_date=DAY - timedelta(days=2))])
+    links.record(site.ledger, [replace(latest, build_id="b21", build_date=DAY, state="stayed")])
+    suite = next(iter(Suite))
+    judged(site, suite)
+    judged(site, suite, verdict=QualityVerdict.PASSED, day=DAY + timedelta(days=1))
+    with reading(site.ledger) as connection:
+        metrics = list(of_nights(connection, site.settings.slots, NOW + timedelta(days=3)))
+    values = {
+        (sample.name.removeprefix("nightshift_"), *sample.labels.values()): sample.value
+        for metric in metrics for sample in metric.samples
+    }  # fmt: skip
+    days = 86_400.0
+    assert values == {
+        ("night_artifacts", "main", "failed"): 1, ("night_artifacts", "main", "published"): 1,
+        ("night_artifacts", "main", "not begun"): 1, ("night_build_age_seconds", "main"): 3 * days,
+        ("link_build_age_seconds", "main", latest.path): 3 * days,
+        ("quality_verdict", "main", suite.value, "passed"): 1,
+    }  # fmt: skip

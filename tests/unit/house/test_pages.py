@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs import generate_architecture, generate_configuration
+from docs import generate_architecture, generate_configuration, generate_dashboards
 from docs.site_hooks import AT_ROOT, DOCS, FENCED, LINK, rewritten
 from tests.fakes.airflowhome import ROOT
 
@@ -70,6 +70,9 @@ def test_links_that_leave_the_documentation_become_text_in_the_site() -> None:
 def test_generated_pages_are_current() -> None:
     assert generate_configuration.PAGE.read_text() == generate_configuration.render(), "run `make docs`"
     assert generate_architecture.PICTURE.read_text() == generate_architecture.render(), "run `make docs`"
+    for name in generate_dashboards.DASHBOARDS:
+        file = generate_dashboards.FOLDER / f"{name}.json"
+        assert file.read_text() == generate_dashboards.render(name), "run `make docs`"
 
 
 def test_every_key_of_the_configuration_has_a_meaning() -> None:

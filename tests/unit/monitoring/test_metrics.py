@@ -19,15 +19,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from include.gateway.service.metrics import Metrics
-from include.ledger.engine import open_ledger
-from include.ledger.migrate import migrate
-from include.monitoring.findings import Finding, PreflightReport, Severity
-from include.monitoring.metrics import REMEMBERED_S, CachedAnswer, Health, SiteFigures, publication_metrics, routes
+from include.monitoring.metrics import REMEMBERED_S, CachedAnswer, publication_metrics, routes
 from include.settings.errors import SettingsError
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from tests.fakes.airflowhome import ROOT
+from tests.fakes.figures import offered_figures
 from tests.fakes.plainsite import plain_site
 
 FQRN = "nights.example.org"
@@ -111,24 +108,7 @@ def test_of_many_who_ask_at_once_one_looks() -> None:
 
 @pytest.fixture(scope="module")
 def offered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The names of all samples that the two pages may have, each with its labels."""
-    site = plain_site(tmp_path_factory.mktemp("site"))
-    site.ledger = open_ledger(site.settings.ledger)
-    migrate(site.ledger)
-    up = Finding("ledger", "ledger", Severity.OK, "answers")
-    health = Health(PreflightReport.of([up]), {FQRN: []})
-    ours = list(SiteFigures(site, health, NOW).collect())
-    site.ledger.dispose()
-    found = {metric.name + ("_total" if metric.type == "counter" else ""): set(metric._labelnames) for metric in ours}
-    registry = Metrics().registry
-    for collector in list(registry._collector_to_names):
-        for metric in collector.describe():
-            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(metric.type, ("",))
-            for suffix in suffixes:
-                found[metric.name + suffix] = set(getattr(collector, "_labelnames", ())) | (
-                    {"le"} if suffix == "_bucket" else set()
-                )
-    return found
+    return offered_figures(tmp_path_factory.mktemp("site"))
 
 
 def rules() -> list[dict[str, Any]]:
