@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -134,7 +134,7 @@ def test_each_role_may_do_what_the_table_says(
     def pools(role: str) -> bool:
         return manager.is_authorized_pool(method="PUT", user=SimpleAuthManagerUser(username="ann", role=role))
 
-    tried = (
+    tried: tuple[Callable[[str], bool], ...] = (
         looks, partial(changes, own), lambda role: get(api, f"/transfers/{other}", role).status_code == 200,
         partial(changes, other), starts, pools,
     )  # fmt: skip
