@@ -68,6 +68,7 @@ GROUPS = {
     "lab": ("lab.commands.services", "Bring the embedded services up and down."),
     "nightly": ("include.cli.nightly", "Pack a build and run a night."),
     "stageout": ("include.cli.transfers.stageout", "Transfer users' files between sites."),
+    "dags": ("include.cli.dags", "Unpause the DAGs that a site needs."),
     "notify": ("include.cli.notify", "Test how people are notified."),
     "storage-benchmark": ("include.cli.storage_benchmark", "Measure storage against its baseline."),
 }
@@ -75,6 +76,7 @@ GROUPS = {
 ADDED = {"nightly": "lab.commands.night", "storage-benchmark": "lab.commands.demonstration"}
 # commands without a group -> the module that has the function of their name
 COMMANDS = {
+    "init": ("include.cli.init", "Write the first configuration of a site, and its connections."),
     "freeze": ("include.cli.interventions", "Stop all changes of a repository for a while."),
     "thaw": ("include.cli.interventions", "End a freeze; what waits goes on."),
     "preflight": ("include.cli.interventions", "Could a night run now? All that is wrong, with a hint."),
