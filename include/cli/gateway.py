@@ -142,7 +142,6 @@ def _public_keys(*files: Path) -> list[bytes]:
 
 def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> tuple[AcceptedKey, ...]:
     """The key of the file and the key of the connection, once if they are the same."""
-    from include.gateway.client.client import PORT
     from include.gateway.service.config import AcceptedKey
 
     keys = []
@@ -154,7 +153,8 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
     except MissingConnection:
         connection = None
     if connection and connection.login and connection.password:
-        host, port = connection.host or "", connection.port or PORT
+        # without a port it leads here, as clients take it
+        host, port = connection.host or "", connection.port or settings.gateway.port
         here = (is_loopback(host) or host == settings.gateway.host) and port == settings.gateway.port
         if here and (connection.login, connection.password) not in keys:
             keys.append((connection.login, connection.password))
@@ -163,8 +163,6 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
 
 def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> str:
     """Return the reason why ``_keys`` found none."""
-    from include.gateway.client.client import PORT
-
     name, file = repository.gateway, settings.gateway.keys / f"{repository.fqrn}.gw"
     try:
         connection = secrets.get(name)
@@ -172,7 +170,7 @@ def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets
         return f"no gateway key: there is neither {file} nor the connection {name!r}; create one of them"
     if not (connection.login and connection.password):
         return f"no gateway key: there is no {file}, and the connection {name!r} has no login and password"
-    place = f"{connection.host}:{connection.port or PORT}"
+    place = f"{connection.host}:{connection.port or settings.gateway.port}"
     return f"its connection {name!r} names the gateway {place}, not this one; if it is to be served here, create {file}"
 
 
