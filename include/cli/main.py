@@ -104,7 +104,8 @@ def assemble(words: Sequence[str]) -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
     app.callback()(_root)
     chosen = next((word for word in words if not word.startswith("-")), None)
-    if chosen in {*GROUPS, *COMMANDS} and "--help" not in words:
+    # what the lab defines is not of the site that is to be made
+    if chosen in {*GROUPS, *COMMANDS} - {"init"} and "--help" not in words:
         _adopt_lab()
     for name, (module, purpose) in GROUPS.items():
         if module.startswith("lab.") and not HAS_LAB:
