@@ -177,13 +177,11 @@ def _answer(option: str, given: str, question: str, kind: Any = None, *, default
 
 
 def _asked(question: str, *, default: str | None = None, option: str = "", hidden: bool = False) -> str:
-    import click
-
     from include.settings.errors import INIT_REFUSED
 
     try:
         return str(typer.prompt(question, default=default, hide_input=hidden)).strip()
-    except click.Abort:
+    except typer.Abort:
         what = f"give --{option}" if option else "give it by its option or variable"
         raise INIT_REFUSED(f"no answer to: {question}; {what}, see: nightshift init --help") from None
 
