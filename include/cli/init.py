@@ -7,11 +7,13 @@ import os
 import re
 import secrets as random
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -20,6 +22,7 @@ from include.cli.repository.open import DryRun, refusing
 
 if TYPE_CHECKING:
     from include.settings.model import SiteSettings
+    from include.settings.secrets import Secrets
 
 STORE, BUILDS, GATEWAY, GATEWAY_ADMIN = "store_cvmfs", "store_builds", "gateway", "gateway_admin"
 """Ids of connections; docker/compose.yaml defines them, too."""
@@ -75,7 +78,7 @@ slots:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a person answered, as options have it; empty: the default counts."""
+    """Answers of a person, as options have them; empty: the default counts."""
 
     repository: str
     store: str
@@ -114,7 +117,9 @@ def init(
     ] = None,
     schedule: Annotated[str, typer.Option(help='Beginning of a night, as cron has it; "": by hand.')] = "30 1 * * *",
     timezone: Annotated[str, typer.Option(help="Time zone of the schedule and of build dates.")] = "UTC",
-    config: Annotated[Path | None, typer.Option(help="The file to write; default: config/REPOSITORY.yaml.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The file to write, in the project's folder; default: config/REPOSITORY.yaml.")
+    ] = None,
     make_buckets: Annotated[bool, typer.Option("--make-buckets", help="S3: make buckets that are not there.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -132,7 +137,7 @@ def init(
         asks = not (store and index)
         store = _answer("store", store, "Store of its objects: a folder, or s3://bucket/prefix")
         index = _answer("index", index, "Where builds are left: a folder, a URL, or the URL of an index with {date}")
-        if asks and not endpoint and "s3://" in (store[:5], index[:5]):
+        if asks and not endpoint and (_is_s3(store) or _is_s3(index)):
             endpoint = _asked("Address of S3, as https://host; empty: AWS", default="", option="endpoint")
         slot = _answer("slot", slot, "Slot, the name of the series of builds", Name, default="main")
         answers = Answers(
@@ -147,11 +152,13 @@ def init(
         planned = {file: _exports(file, path.relative_to(root) if path.is_relative_to(root) else path, connections)}
         planned[path] = text
         absent = [each for each, content in planned.items() if not _is_there(each, content)]
-        _try(settings, connections, make_buckets=make_buckets and not dry_run)
+        missing_buckets = _try(settings, connections, make_buckets=make_buckets)
         if dry_run:
             typer.echo(text)
             typer.echo(f"# {file}, mode 600, would have {', '.join(connections)}. Nothing was written.")
             return
+        for make in missing_buckets:
+            make()
         for each in absent:
             _create(each, planned[each])
     for each in planned:
@@ -202,7 +209,15 @@ def _checked(option: str, text: str, kind: Any) -> str:
 
 def _url(text: str) -> str:
     """An answer as a URL; a path is of the folder where the command was typed."""
-    return text if re.match(r"[a-z][a-z0-9+.-]*:", text) else f"file://{Path(text).expanduser().absolute()}"
+    if re.match(r"[a-z][a-z0-9+.-]*:", text):
+        return text
+    return f"file://{quote(str(Path(text).expanduser().absolute()), safe='/{}')}"
+
+
+def _is_s3(url: str) -> bool:
+    from include.storage.kinds import S3, SCHEMES
+
+    return SCHEMES.get(url.partition(":")[0]) is S3
 
 
 def _split_index(url: str) -> tuple[str, str]:
@@ -239,7 +254,7 @@ def _settings(answers: Answers, path: Path, root: Path) -> tuple[str, SiteSettin
     tomorrow = today(answers.timezone, datetime.now(UTC)) + timedelta(days=1)
     existing = re.search(r"^    start: (\d{4}-\d\d-\d\d)", path.read_text(), re.MULTILINE) if path.is_file() else None
     ids = {STORE: answers.store, BUILDS: builds}
-    names = [name for name, url in ids.items() if url.startswith("s3:")]
+    names = [name for name, url in ids.items() if _is_s3(url)]
     names += [GATEWAY] if answers.gateway else [GATEWAY, GATEWAY_ADMIN]
     text = TEMPLATE.format(
         fqrn=answers.repository,
@@ -271,15 +286,15 @@ def _scalar(text: str) -> str:
 
 
 def _at(answers: Answers, connection: str, url: str) -> str:
-    if not url.startswith("s3:"):
+    if not _is_s3(url):
         return ""
     where = f"    endpoint: {_scalar(answers.endpoint)}\n" if answers.endpoint else ""
     return f"{where}    connection: {connection}\n"
 
 
 def _public_url(answers: Answers) -> str:
-    scheme, _, place = answers.store.rstrip("/").partition("://")
-    if scheme != "s3":
+    place = answers.store.rstrip("/").partition("://")[2]
+    if not _is_s3(answers.store):
         return f"{answers.store.rstrip('/')}/{answers.repository}"
     return f"{answers.endpoint.rstrip('/') or 'https://s3.amazonaws.com'}/{place}/{answers.repository}"
 
@@ -365,59 +380,68 @@ def _exports(file: Path, config: Path, connections: Mapping[str, str]) -> str:
 # -- trials, and the files
 
 
-def _try(settings: SiteSettings, connections: Mapping[str, str], *, make_buckets: bool) -> None:
-    """See that the stores and the gateway are there. Raises INIT_REFUSED; nothing was written then."""
-    from include.gateway.errors import GatewayError
-    from include.nightlies.rules.build_date import today
+def _try(settings: SiteSettings, connections: Mapping[str, str], *, make_buckets: bool) -> Sequence[Callable[[], bool]]:
+    """See that the stores and the gateway are there; returns what makes the buckets that are not.
+
+    Raises INIT_REFUSED: something is not there, or cannot be used; nothing was written then.
+    """
     from include.settings.errors import INIT_REFUSED
     from include.settings.secrets import EnvSecrets
+    from include.storage.kinds import kind_of
+
+    secrets = EnvSecrets(connections)
+    if not kind_of(settings.stores["cvmfs"].url).writable:
+        raise INIT_REFUSED("--store: it can only be read. Give a folder, or s3://bucket/prefix.")
+    missing = [*_try_store("store", settings, secrets), *_try_store("index", settings, secrets)]
+    if missing and not make_buckets:
+        names = " and ".join(name for name, _ in missing)
+        raise INIT_REFUSED(f"--{names}. Make it, or give --make-buckets.")
+    _try_gateway(settings, secrets)
+    return [make for _, make in missing]
+
+
+def _try_store(option: str, settings: SiteSettings, secrets: Secrets) -> Iterator[tuple[str, Callable[[], bool]]]:
+    from include.nightlies.rules.build_date import today
+    from include.nightlies.steps.sources import index_place
+    from include.settings.errors import INIT_REFUSED
     from include.site.site import credentials_of, options_of
     from include.storage.buckets import bucket_exists, ensure_bucket
     from include.storage.errors import StoreError
-    from include.storage.kinds import FILE, S3, kind_of
+    from include.storage.file import FileStore
     from include.storage.open import open_store
 
-    secrets = EnvSecrets(connections)
-    slot = next(iter(settings.slots.values()))
-    for option, store in (("store", settings.stores["cvmfs"]), ("index", settings.stores["builds"])):
-        quick = replace(options_of(store), retries=0, timeout_s=TRIES_S)
-        credentials = credentials_of(store, secrets)
-        try:
-            if kind_of(store.url) is FILE:
-                _try_folder(option, Path(store.url.removeprefix("file://")))
-            elif (
-                kind_of(store.url) is S3
-                and credentials is not None
-                and not bucket_exists(store.url, credentials, quick)
-            ):
-                if not make_buckets:
-                    cure = "Make it, or give --make-buckets."
-                    raise INIT_REFUSED(
-                        f"--{option}: there is no bucket for {store.url} at {store.endpoint or 'AWS'}. {cure}"
-                    )
-                ensure_bucket(store.url, credentials, quick)
-            elif option == "index":
-                from include.nightlies.steps.sources import index_place
+    store, slot = settings.stores["cvmfs" if option == "store" else "builds"], next(iter(settings.slots.values()))
+    credentials, quick = credentials_of(store, secrets), replace(options_of(store), retries=0, timeout_s=TRIES_S)
+    try:
+        opened = open_store(store.url, credentials=credentials, options=quick)
+        if isinstance(opened, FileStore):
+            _try_folder(option, opened.root)
+        elif credentials and not bucket_exists(store.url, credentials, quick):
+            what = f"{option}: there is no bucket for {store.url} at {store.endpoint or 'AWS'}"
+            yield what, partial(ensure_bucket, store.url, credentials, quick)
+        elif option == "index":
+            opened.head(index_place(slot, today(slot.timezone, datetime.now(UTC))))
+    except StoreError as error:
+        raise INIT_REFUSED(f"--{option}: {store.url} cannot be used: {error}") from None
 
-                key = index_place(slot, today(slot.timezone, datetime.now(UTC)))
-                open_store(store.url, credentials=credentials, options=quick).head(key)
-        except StoreError as error:
-            raise INIT_REFUSED(f"--{option}: {store.url} cannot be used: {error}") from None
+
+def _try_gateway(settings: SiteSettings, secrets: Secrets) -> None:
+    from include.gateway.client.client import open_gateway
+    from include.gateway.errors import GatewayError
+    from include.settings.errors import INIT_REFUSED
+
     (repository,) = settings.repositories.values()
-    if not kind_of(settings.stores["cvmfs"].url).writable:
-        raise INIT_REFUSED("--store: it can only be read. Give a folder, or s3://bucket/prefix.")
-    if repository.gateway_admin is None:
-        from include.gateway.client.client import open_gateway
-
+    if repository.gateway_admin is not None:
+        return  # our own, which is not started yet
+    try:
         connection = secrets.get(repository.gateway)
-        try:
-            with open_gateway(connection, port=settings.gateway.port, timeout_s=TRIES_S, retries=0) as client:
-                served = [each.name for each in client.repositories()]
-        except GatewayError as error:
-            raise INIT_REFUSED(f"--gateway: {error}") from None
-        if repository.fqrn not in served:
-            cure = "Add the repository there first, or correct --repository."
-            raise INIT_REFUSED(f"--gateway: it serves {', '.join(served) or 'no repository'}. {cure}")
+        with open_gateway(connection, port=settings.gateway.port, timeout_s=TRIES_S, retries=0) as client:
+            served = [each.name for each in client.repositories()]
+    except GatewayError as error:
+        raise INIT_REFUSED(f"--gateway: {error}") from None
+    if repository.fqrn not in served:
+        cure = "Add the repository there first, or correct --repository."
+        raise INIT_REFUSED(f"--gateway: it serves {', '.join(served) or 'no repository'}. {cure}")
 
 
 def _try_folder(option: str, folder: Path) -> None:
@@ -445,7 +469,14 @@ def _is_there(path: Path, text: str) -> bool:
 
 
 def _create(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    from include.settings.errors import INIT_REFUSED
+
     mode = 0o600 if path.suffix == ".env" else 0o644
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-        file.write(text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+            file.write(text)
+    except OSError as error:
+        raise INIT_REFUSED(
+            f"{path} cannot be written: {error.strerror}. Correct its folder and run it again."
+        ) from None
