@@ -1,8 +1,9 @@
-"""What the README and the tour tell a newcomer to type works, in a new folder and with an empty environment."""
+"""What the README, the tour and the page to production tell a newcomer to type works, in a new folder and with an empty environment."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import psutil
 import pytest
 
 from lab.environment import MARK
-from tests.e2e.walkthrough import README, TOUR, Newcomer, commands
+from tests.e2e.walkthrough import PRODUCTION, README, TOUR, Newcomer, commands
+from tests.fakes.builds import tree
 
 NIGHT = re.compile(r"main (\S+): (\d+) published, \d+ unchanged, 0 failed.*\n\S+ revision (\d+)")
 """In the account of a night: its date, how many artifacts it published, and the revision."""
@@ -57,3 +59,27 @@ def test_the_readme_and_then_the_tour_can_be_typed_as_they_are(newcomer: Newcome
     assert "nightlies.example.org is thawed" in said
     assert "Each copy has its content" in said
     assert at_work(newcomer) == []
+
+
+TEN_MINUTES_S = 600.0
+
+
+def test_the_page_to_production_leads_to_a_first_build_of_ones_own_in_ten_minutes(newcomer: Newcomer) -> None:
+    """Up to the containers, in folders; the commands for S3 are those of tests/integration/cli/test_init.py."""
+    archive = newcomer.folder / "my-archives/tool-x86_64-el9.tar.gz"
+    archive.parent.mkdir()
+    archive.write_bytes(tree({"bin/tool": b"#!/bin/sh\n"}))
+    lines = [
+        line for line in commands(PRODUCTION) if "docker" not in line and "AWS_" not in line and "s3://" not in line
+    ]
+    began = time.monotonic()
+    said = newcomer.follow(PRODUCTION, [*lines, "nightshift lab down"])
+    took_s = time.monotonic() - began
+    print(f"{took_s:.0f} s in all")
+    assert re.search(r"main \S+: 1 published", said), said
+    assert "All that is required is there." in said
+    assert re.search(r"latest -> \d{4}-\d\d-\d\d", said)
+    assert said.count("no problems found") == 2
+    assert "a night can run: 0 errors" in said
+    assert at_work(newcomer) == []
+    assert took_s < TEN_MINUTES_S, said
