@@ -1,4 +1,4 @@
-"""The README, the tour and the page to production as a newcomer follows them. Run as a program, it also takes the screenshots again."""
+"""README, tour and page to production as a newcomer follows them. Run as a program, it also takes the screenshots."""
 
 from __future__ import annotations
 
