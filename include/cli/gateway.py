@@ -16,7 +16,7 @@ from include.http_bounds import is_loopback
 from include.settings.errors import MissingConnection
 from include.settings.load import load
 from include.settings.model import RepositorySettings, SiteSettings
-from include.settings.secrets import EnvSecrets, Secrets
+from include.settings.secrets import ConnectionSecrets, EnvSecrets, Secrets
 
 if TYPE_CHECKING:
     from include.cvmfs.format.keys import Signer
@@ -152,13 +152,17 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
         connection = secrets.get(repository.gateway)
     except MissingConnection:
         connection = None
-    if connection and connection.login and connection.password:
-        # without a port it leads here, as clients take it
-        host, port = connection.host or "", connection.port or settings.gateway.port
-        here = (is_loopback(host) or host == settings.gateway.host) and port == settings.gateway.port
-        if here and (connection.login, connection.password) not in keys:
-            keys.append((connection.login, connection.password))
+    if connection and connection.login and connection.password and is_here(settings, connection):
+        key = (connection.login, connection.password)
+        keys += [key] if key not in keys else []
     return tuple(AcceptedKey(key_id, secret) for key_id, secret in keys)
+
+
+def is_here(settings: SiteSettings, connection: ConnectionSecrets) -> bool:
+    """Tell whether a connection leads to the gateway of these settings; without a port it does, as for its clients."""
+    # one that has a URL as its host is for a gateway elsewhere
+    host, port = connection.host or "", connection.port or settings.gateway.port
+    return (is_loopback(host) or host == settings.gateway.host) and port == settings.gateway.port
 
 
 def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> str:

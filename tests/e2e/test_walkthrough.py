@@ -1,4 +1,4 @@
-"""What the README, the tour and the page to production tell to type works, in a new folder with an empty environment."""
+"""What the README, the tour and the page to production have to type works, in a new folder and an empty environment."""
 
 from __future__ import annotations
 
