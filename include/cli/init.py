@@ -203,8 +203,10 @@ def _checked(option: str, text: str, kind: Any) -> str:
     try:
         return str(TypeAdapter(kind).validate_python(text))
     except ValidationError as invalid:
-        context = invalid.errors()[0]["ctx"]
-        raise INIT_REFUSED(f"--{option}: {context['what']}. {context['cure']}") from None
+        fault = invalid.errors()[0]
+        context = fault.get("ctx", {})
+        what, cure = context.get("what", fault["msg"]), context.get("cure", "Correct it.")
+        raise INIT_REFUSED(f"--{option}: {what}. {cure}") from None
 
 
 def _url(text: str) -> str:
@@ -252,7 +254,8 @@ def _settings(answers: Answers, path: Path, root: Path) -> tuple[str, SiteSettin
         if text:
             _checked(option, text, kind)
     tomorrow = today(answers.timezone, datetime.now(UTC)) + timedelta(days=1)
-    existing = re.search(r"^    start: (\d{4}-\d\d-\d\d)", path.read_text(), re.MULTILINE) if path.is_file() else None
+    earlier = path.read_text(errors="replace") if path.is_file() else ""
+    existing = re.search(r"^    start: (\d{4}-\d\d-\d\d)", earlier, re.MULTILINE)
     ids = {STORE: answers.store, BUILDS: builds}
     names = [name for name, url in ids.items() if _is_s3(url)]
     names += [GATEWAY] if answers.gateway else [GATEWAY, GATEWAY_ADMIN]
@@ -364,7 +367,7 @@ def _earlier(file: Path) -> dict[str, str]:
     if not file.is_file():
         return {}
     try:
-        words = shlex.split(file.read_text(), comments=True)
+        words = shlex.split(file.read_text(errors="replace"), comments=True)
     except ValueError:
         return {}  # no file of ours, and it is not replaced
     return {name: value for name, _, value in (word.partition("=") for word in words)}

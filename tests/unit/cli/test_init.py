@@ -128,6 +128,7 @@ def test_it_asks_for_what_no_option_gives(home: Path) -> None:
         ("index", "builds/index.json", "lacks {date}"),
         ("index", "http://127.0.0.1:1/{slot}/{date}/index.json", "--index: http://127.0.0.1:1 cannot be used"),
         ("public_url", "ftp://x", "--public-url: not an http(s) URL"),
+        ("endpoint", "http://[", "--endpoint: "),
         ("schedule", "at noon", "--schedule: not a cron expression"),
         ("timezone", "Atlantis/Capital", "--timezone: the time zone"),
         ("gateway", "http://127.0.0.1:1", "--public-key: there is no file"),
