@@ -215,7 +215,7 @@ def test_a_configuration_of_init_takes_the_place_of_ours_with_its_repository_and
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path))
     for name in ("BUILDS", "CVMFS"):
         monkeypatch.setenv(f"AIRFLOW_CONN_STORE_{name}", "object-store://key:secret@")
-    monkeypatch.setattr("include.cli.init._try", lambda *_, **__: None)
+    monkeypatch.setattr("include.cli.init._try", lambda *_, **__: ())
     init(repository=fqrn, store="s3://software", index="s3://builds", endpoint="http://s3:8433", slot="main")
     own = {**SECRETS, "NIGHTSHIFT_CONFIG": f"config/{fqrn}.yaml", "NIGHTSHIFT_REPOSITORY": fqrn}
     filled = compose.load(own)

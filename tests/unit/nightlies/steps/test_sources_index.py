@@ -7,6 +7,7 @@ import json
 import tarfile
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -149,7 +150,7 @@ def test_the_command_says_what_it_wrote_and_what_installs_it(tmp_path: Path, mon
     assert "unchanged" in CliRunner().invoke(nightly.app, [*words, "--platform", "any"]).output
 
 
-GOOD = {
+GOOD: dict[str, Any] = {
     "format": 1, "slot": "main", "build_id": "b", "date": "2026-11-21", "complete": True,
     "artifacts": [{"project": "p", "platform": "x", "url": "p.tar", "size": 1, "sha256": "0" * 64}],
 }  # fmt: skip
