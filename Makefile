@@ -24,7 +24,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-busy coverage servers nightly stageout storage-benchmark up down docs docs-site structure soak week month clean
+.PHONY: help venv lock format lint check test-dags test test-busy coverage servers nightly stageout storage-benchmark up down docs docs-site structure walkthrough soak week month clean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z%-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,6 +133,9 @@ docs-site: $(VENV)/docs/.installed  ## build the documentation into build/site; 
 
 structure: $(STAMP)  ## the shape of the product code beside that of another commit [BASE=<commit>]
 	@$(BIN)/python -m tests.structure --base $(BASE)
+
+walkthrough: $(STAMP)  ## type what the README, the tour and the page to production have, in a new folder with an empty environment
+	@$(BIN)/pytest tests/e2e/test_walkthrough.py -m thorough -q --durations=0
 
 NIGHTS ?= 7
 SEED ?= 1

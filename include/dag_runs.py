@@ -22,7 +22,7 @@ PASS = "pass"  # noqa: S105 - no password
 """The key under which a task hands the next pass of a night on to the run that it starts."""
 _OTHERS_KEYS = ("airflow/", "openlineage")
 """Beginnings of the keys that Airflow and its providers put into a run's conf."""
-UNPAUSE = "nightshift lab unpause"
+UNPAUSE = "nightshift dags on"
 
 
 class RunRefused(NightshiftError):

@@ -117,6 +117,7 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
         chains = [
             pool.submit(_start, supervisor, [by_name[name]], STORAGE_READY_S, timings)
             for name in ("weed", "gateway", "fts")
+            if name in by_name
         ]
         if airflow:
             chains.append(pool.submit(_start_airflow, lab, supervisor, by_name, timings, say))

@@ -10,10 +10,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from include.cli.gateway import is_here
+from include.cvmfs.format.keys import KeyFile
 from include.errors import NightshiftError
 from include.gateway.protocol import API
 from include.monitoring.airflow_checks import consumers
+from include.settings.errors import SettingsError
+from include.settings.load import load
+from include.settings.model import RepositorySettings
 from include.settings.pools import Queue
+from include.settings.secrets import EnvSecrets
 from lab.cluster import Machine
 from lab.environment import Lab
 from lab.errors import LabError
@@ -216,7 +222,7 @@ class Service:
 
 def services(lab: Lab, *, airflow: bool) -> tuple[Service, ...]:
     """The services of a lab, in the order in which they are listed; Airflow brings its database."""
-    storage = (weed(lab), gateway(lab), fts(lab))
+    storage = (weed(lab), *([gateway(lab)] if has_gateway(lab) else []), fts(lab))
     if not airflow:
         return storage
     if lab.cluster is None:
@@ -252,6 +258,21 @@ def gateway(lab: Lab) -> Service:
     """The repository gateway."""
     program = Program(GATEWAY.name, resolved(GATEWAY))
     return Service(program, ("gateway",), lambda: gateway_answers(lab.gateway_url), f"{lab.gateway_url}{API}")
+
+
+def has_gateway(lab: Lab) -> bool:
+    """Tell whether a repository needs the lab's gateway: not if each is behind one that exists elsewhere."""
+    environment = lab.environment()
+    settings, secrets = load(environ=environment), EnvSecrets(environment)
+
+    def needs(repository: RepositorySettings) -> bool:
+        try:
+            here = is_here(settings, secrets.get(repository.gateway))
+        except SettingsError:
+            return True  # the gateway reports it
+        return here or KeyFile.GATEWAY.path(settings.gateway.keys, repository.fqrn).exists()
+
+    return not settings.repositories or any(map(needs, settings.repositories.values()))
 
 
 def fts(lab: Lab) -> Service:

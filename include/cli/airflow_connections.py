@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache, partial
@@ -14,6 +14,7 @@ from typing import Any
 from include.airflow_api import INSTALL_REFUSED, AirflowApi, AirflowError, site_api
 from include.cli.main import lab_part
 from include.dag_runs import DagState, why_not_startable
+from include.monitoring.airflow_checks import needed, started_by_hand
 from include.monitoring.findings import Finding
 from include.monitoring.settings_checks import Asked
 from include.monitoring.store_checks import TIMEOUT_S
@@ -156,6 +157,24 @@ def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None], *
     api.unpause(dag_id)
     say(f"started run {run_id} of {dag_id}")
     return run_id
+
+
+def unpause(api: AirflowApi, settings: SiteSettings, dags: Sequence[str]) -> list[str]:
+    """Unpause DAGs, by default all that a site needs, which are waited for; returns those that were paused.
+
+    Raises:
+        AirflowError: Airflow has not read a DAG, and then nothing was changed, or it refuses.
+    """
+    chosen = dags or [*needed(settings), *started_by_hand(settings)]
+    for dag_id in () if dags else chosen:
+        api.wait_for_dag(dag_id, timeout_s=DAG_APPEARS_S)
+    paused = api.paused()
+    if absent := sorted(set(chosen) - paused.keys()):
+        raise AirflowError(f"Airflow has not read {', '.join(absent)}; it has: {', '.join(sorted(paused))}")
+    unpaused = [dag_id for dag_id in chosen if paused[dag_id]]
+    for dag_id in unpaused:
+        api.unpause(dag_id)
+    return unpaused
 
 
 def airflow_api(settings: SiteSettings, secrets: Secrets, connection: str = "") -> AirflowApi:

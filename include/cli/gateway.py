@@ -16,7 +16,7 @@ from include.http_bounds import is_loopback
 from include.settings.errors import MissingConnection
 from include.settings.load import load
 from include.settings.model import RepositorySettings, SiteSettings
-from include.settings.secrets import EnvSecrets, Secrets
+from include.settings.secrets import ConnectionSecrets, EnvSecrets, Secrets
 
 if TYPE_CHECKING:
     from include.cvmfs.format.keys import Signer
@@ -142,7 +142,6 @@ def _public_keys(*files: Path) -> list[bytes]:
 
 def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> tuple[AcceptedKey, ...]:
     """The key of the file and the key of the connection, once if they are the same."""
-    from include.gateway.client.client import PORT
     from include.gateway.service.config import AcceptedKey
 
     keys = []
@@ -153,18 +152,21 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
         connection = secrets.get(repository.gateway)
     except MissingConnection:
         connection = None
-    if connection and connection.login and connection.password:
-        host, port = connection.host or "", connection.port or PORT
-        here = (is_loopback(host) or host == settings.gateway.host) and port == settings.gateway.port
-        if here and (connection.login, connection.password) not in keys:
-            keys.append((connection.login, connection.password))
+    if connection and connection.login and connection.password and is_here(settings, connection):
+        key = (connection.login, connection.password)
+        keys += [key] if key not in keys else []
     return tuple(AcceptedKey(key_id, secret) for key_id, secret in keys)
+
+
+def is_here(settings: SiteSettings, connection: ConnectionSecrets) -> bool:
+    """Tell whether a connection leads to the gateway of these settings; without a port it does, as for its clients."""
+    # one that has a URL as its host is for a gateway elsewhere
+    host, port = connection.host or "", connection.port or settings.gateway.port
+    return (is_loopback(host) or host == settings.gateway.host) and port == settings.gateway.port
 
 
 def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> str:
     """Return the reason why ``_keys`` found none."""
-    from include.gateway.client.client import PORT
-
     name, file = repository.gateway, settings.gateway.keys / f"{repository.fqrn}.gw"
     try:
         connection = secrets.get(name)
@@ -172,7 +174,7 @@ def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets
         return f"no gateway key: there is neither {file} nor the connection {name!r}; create one of them"
     if not (connection.login and connection.password):
         return f"no gateway key: there is no {file}, and the connection {name!r} has no login and password"
-    place = f"{connection.host}:{connection.port or PORT}"
+    place = f"{connection.host}:{connection.port or settings.gateway.port}"
     return f"its connection {name!r} names the gateway {place}, not this one; if it is to be served here, create {file}"
 
 

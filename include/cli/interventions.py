@@ -66,7 +66,7 @@ def _print(report: PreflightReport) -> None:
         table.add_row(marks[finding.severity], finding.check, Text(finding.subject, overflow="fold"), text)
     screen.print(table)
     if len(paused) > 1:
-        screen.print(f"To unpause these {len(paused)} DAGs: {typeable(UNPAUSE)} --all", soft_wrap=True)
+        screen.print(f"To unpause these {len(paused)} DAGs: {typeable(UNPAUSE)}", soft_wrap=True)
     errors, warnings = (len(report.of_severity(severity)) for severity in (Severity.ERROR, Severity.WARNING))
     verdict = "a night can run" if report.ready else "a night would fail"
     screen.print(f"{verdict}: {errors} errors, {warnings} warnings, {len(report.findings)} things checked")

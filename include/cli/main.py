@@ -68,6 +68,7 @@ GROUPS = {
     "lab": ("lab.commands.services", "Bring the embedded services up and down."),
     "nightly": ("include.cli.nightly", "Pack a build and run a night."),
     "stageout": ("include.cli.transfers.stageout", "Transfer users' files between sites."),
+    "dags": ("include.cli.dags", "Unpause the DAGs that a site needs."),
     "notify": ("include.cli.notify", "Test how people are notified."),
     "storage-benchmark": ("include.cli.storage_benchmark", "Measure storage against its baseline."),
 }
@@ -75,6 +76,7 @@ GROUPS = {
 ADDED = {"nightly": "lab.commands.night", "storage-benchmark": "lab.commands.demonstration"}
 # commands without a group -> the module that has the function of their name
 COMMANDS = {
+    "init": ("include.cli.init", "Write the first configuration of a site, and its connections."),
     "freeze": ("include.cli.interventions", "Stop all changes of a repository for a while."),
     "thaw": ("include.cli.interventions", "End a freeze; what waits goes on."),
     "preflight": ("include.cli.interventions", "Could a night run now? All that is wrong, with a hint."),
@@ -102,7 +104,8 @@ def assemble(words: Sequence[str]) -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
     app.callback()(_root)
     chosen = next((word for word in words if not word.startswith("-")), None)
-    if chosen in {*GROUPS, *COMMANDS} and "--help" not in words:
+    # what the lab defines is not of the site that is to be made
+    if chosen in {*GROUPS, *COMMANDS} - {"init"} and "--help" not in words:
         _adopt_lab()
     for name, (module, purpose) in GROUPS.items():
         if module.startswith("lab.") and not HAS_LAB:

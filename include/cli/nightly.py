@@ -1,4 +1,4 @@
-"""`nightshift nightly`: install a build by its slot's DAG, say what became of it; undo or expire builds."""
+"""`nightshift nightly`: write a build's index, install it by its slot's DAG, report on it; undo or expire builds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.repository.open import AsJson, holder, open_site, refusing
+from include.cli.main import typeable
+from include.cli.repository.open import AsJson, DryRun, holder, open_site, refusing
 from include.cvmfs.sources.source import printable
 from include.nightlies.errors import UndoRefused
 from include.nightlies.rules.build_date import today
@@ -205,6 +207,53 @@ def install(
     night = read_summary(site.ledger, chosen, day, now=datetime.now(UTC))
     typer.echo(to_text(night), nl=False)
     raise typer.Exit(0 if night.good and ended.state == "success" else 1)
+
+
+@app.command("index")
+def write_index(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="PROJECT-PLATFORM.tar.gz or PROJECT/PLATFORM.zip …")],
+    slot: Annotated[str, typer.Option(help="Slot of the site configuration; default: its only one.")] = "",
+    date_text: Annotated[
+        str, typer.Option("--date", help="Build date, YYYY-MM-DD; default: today, where the slot is.")
+    ] = "",
+    build: Annotated[str, typer.Option("--build", help="The id of the build; default: its date.")] = "",
+    platform: Annotated[str, typer.Option(help="Platform of archives whose name has none.")] = "",
+    upload: Annotated[
+        bool, typer.Option("--upload", help="Store the archives beside the index; each is held in memory.")
+    ] = False,
+    replace_others: Annotated[
+        bool, typer.Option("--replace", help="Replace another index or archive of that build date.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Write the index of a build from a folder of archives, as a build system leaves it in the slot's store.
+
+    Without --upload the folder is in that store. Run again with the same archives it changes nothing.
+    """
+    from include.nightlies.steps.sources import named_archives, write_index
+
+    with refusing():
+        site = open_site()
+        slots = site.settings.slots
+        if not slot and len(slots) != 1:
+            raise typer.BadParameter(
+                f"give it: {', '.join(slots) or 'the configuration has no slot'}", param_hint="--slot"
+            )
+        chosen = site.settings.slot(slot or next(iter(slots)))
+        day = day_of(date_text) if date_text else today(chosen.timezone, datetime.now(UTC))
+        archives = named_archives(folder, chosen.platforms, platform)
+        written = write_index(
+            site, chosen, day, archives, build_id=build, upload=upload, replace=replace_others, dry_run=dry_run
+        )
+    for artifact in written.index.artifacts:
+        sent = ", uploaded" if artifact.url in written.uploaded else ""
+        _say(printable(f"{artifact.name}: {artifact.url}, {artifact.size} bytes{sent}"))
+    state = "unchanged" if written.unchanged else "not written: --dry-run" if dry_run else "written"
+    _say(printable(f"{written.url}: {len(written.index.artifacts)} artifacts, {state}"))
+    if chosen.index_signature is not None:
+        _say(f"sign it now, as {written.url}{chosen.index_signature.suffix}: the slot has `index_signature`")
+    if not dry_run:
+        _say(typeable(f"nightshift nightly install --slot {chosen.name} --date {day} --wait"))
 
 
 @app.command()

@@ -56,6 +56,10 @@ BUILD_DATE_REFUSED = ErrorRow(NightlyError, "build-date-refused")
 """A build date that the run may not have."""
 
 
+INDEX_NOT_WRITTEN = ErrorRow(NightlyError, "index-not-written")
+"""A folder of archives that no index can be written of, or none that nights would take."""
+
+
 class BadIndex(NightlyError):
     """`file` is the index's key or URL; `artifact` its position and name where one is concerned."""
 

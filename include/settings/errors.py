@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.errors import Concern, NightshiftError
+from include.errors import Concern, ErrorRow, NightshiftError
 
 
 class SettingsError(NightshiftError):
@@ -23,6 +23,10 @@ class SettingsError(NightshiftError):
 
     code = "settings-error"
     concern = Concern.CONFIGURATION
+
+
+INIT_REFUSED = ErrorRow(SettingsError, "init-refused")
+"""An answer that no first configuration can be written of, or a file that it would replace; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,13 @@ def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DE
     return True
 
 
+def bucket_exists(url: str, credentials: Credentials, options: StoreOptions = DEFAULTS) -> bool:
+    """Tell whether the bucket of a store is there. Raises StoreError: the server refuses the key or does not answer."""
+    bucket, _ = split_s3_url(url)
+    with _in_our_words(bucket):
+        return _bucket_exists(admin_client(credentials, options), bucket)
+
+
 def allow_public_read(
     url: str, credentials: Credentials, options: StoreOptions = DEFAULTS, prefix: str | None = None
 ) -> None:

@@ -96,32 +96,6 @@ def restart() -> None:
 
 
 @app.command()
-def unpause(
-    dags: Annotated[list[str] | None, typer.Argument(metavar="[DAG]...", help="Ids of DAGs.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that `nightshift preflight` warns of.")] = False,
-) -> None:
-    """Unpause DAGs. The last tick of a schedule that was missed begins at once then."""
-    from include.monitoring.airflow_checks import needed, started_by_hand
-    from include.settings.load import load
-
-    if every == bool(dags):
-        raise typer.BadParameter("name DAGs, or give --all", param_hint="DAG")
-    lab = of_a_lab()
-    api = lab.administrator()
-    paused = api.paused()
-    settings = load(environ=lab.environment())
-    chosen = dags or [*needed(settings), *(name for name in started_by_hand(settings) if paused.get(name))]
-    if absent := sorted(set(chosen) - paused.keys()):
-        raise LabError(f"Airflow has not read {', '.join(absent)}: {', '.join(sorted(paused))} are there")
-    for dag_id in chosen:
-        if paused[dag_id]:
-            api.unpause(dag_id)
-            console.print(f"unpaused {dag_id}")
-    if not any(paused[dag_id] for dag_id in chosen):
-        console.print("none of them was paused")
-
-
-@app.command()
 def retain(
     days: Annotated[int, typer.Option(min=1, help="Days for which runs, XComs and logs stay.")] = 60,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be removed; change nothing.")] = False,
@@ -272,7 +246,7 @@ def show_paused(lab: Lab) -> None:
     names = ", ".join(finding.subject for finding in found)
     console.print(f"paused, as DAGs with a schedule are at first: {names}", markup=False)
     console.print("For nights that run by themselves, unpause them; the last tick that was missed begins at once then:")
-    console.print(f"  {typeable(UNPAUSE)} --all", markup=False)
+    console.print(f"  {typeable(UNPAUSE)}", markup=False)
 
 
 @ceph.command("up")

@@ -1,8 +1,9 @@
-"""What the README and the tour tell a newcomer to type works, in a new folder and with an empty environment."""
+"""What the README, the tour and the page to production have to type works, in a new folder and an empty environment."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import psutil
 import pytest
 
 from lab.environment import MARK
-from tests.e2e.walkthrough import README, TOUR, Newcomer, commands
+from tests.e2e.walkthrough import PRODUCTION, README, TOUR, Newcomer, commands
+from tests.fakes.builds import tree
 
 NIGHT = re.compile(r"main (\S+): (\d+) published, \d+ unchanged, 0 failed.*\n\S+ revision (\d+)")
 """In the account of a night: its date, how many artifacts it published, and the revision."""
@@ -57,3 +59,29 @@ def test_the_readme_and_then_the_tour_can_be_typed_as_they_are(newcomer: Newcome
     assert "nightlies.example.org is thawed" in said
     assert "Each copy has its content" in said
     assert at_work(newcomer) == []
+
+
+TEN_MINUTES_S = 600
+TOOK = re.compile(r"(?m)^after (\d+) s: (.*)$")
+
+
+def test_the_page_to_production_leads_to_a_first_build_of_ones_own_in_ten_minutes(newcomer: Newcomer) -> None:
+    """Up to the containers, in folders; the commands for S3 are those of tests/integration/cli/test_init.py."""
+    archive = newcomer.folder / "my-archives/tool-x86_64-el9.tar.gz"
+    archive.parent.mkdir()
+    archive.write_bytes(tree({"bin/tool": b"#!/bin/sh\n"}))
+    elsewhere = ("docker", "AWS_", "s3://")
+    lines = [line for line in commands(PRODUCTION) if not any(word in line for word in elsewhere)]
+    timed = [part for line in lines for part in (line, f"echo; echo after $SECONDS s: {shlex.quote(line)}")]
+    said = newcomer.follow(PRODUCTION, [*timed, "nightshift lab down"])
+    took_s = {line: int(seconds) for seconds, line in TOOK.findall(said)}
+    print(took_s)
+    assert list(took_s) == lines
+    assert re.search(r"main \S+: 1 published", said), said
+    assert "All that is required is there." in said
+    assert re.search(r"latest -> \d{4}-\d\d-\d\d", said)
+    assert said.count("no problems found") == 2
+    assert "a night can run: 0 errors" in said
+    assert at_work(newcomer) == []
+    (published_s,) = [seconds for line, seconds in took_s.items() if " nightly install " in line]
+    assert published_s < TEN_MINUTES_S, took_s

@@ -1,4 +1,4 @@
-"""The README and the tour as a newcomer follows them. Run as a program, it also takes the screenshots again."""
+"""README, tour and page to production as a newcomer follows them. Run as a program, it also takes the screenshots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fakes.builds import tree
 from tests.fakes.servers import find
 
 ROOT = Path(__file__).resolve().parents[2]
-README, TOUR = ROOT / "README.md", ROOT / "docs" / "tour.md"
+README, TOUR, PRODUCTION = ROOT / "README.md", ROOT / "docs" / "tour.md", ROOT / "docs" / "production.md"
 IMAGES = ROOT / "docs" / "images"
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 FQRN = "nightlies.example.org"

@@ -1,9 +1,15 @@
-"""Place of an artifact: the configured store that holds a URL, and the tree or archive that is read from it."""
+"""Place of an artifact: the configured store that holds a URL, and the tree or archive that is read from it.
+
+Also the index of a slot's build: read as nights read it, and written of a folder of archives.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -11,10 +17,11 @@ from urllib.parse import unquote, urlsplit
 from include.cvmfs.sources.artifact import open_artifact
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import SourceLimits, TreeSource
-from include.nightlies.errors import BadIndex, BuildMissing
+from include.nightlies.errors import INDEX_NOT_WRITTEN, BadIndex, BuildMissing, listed
 from include.nightlies.rules.index import (
     MAX_INDEX_BYTES,
     MAX_SIGNATURE_BYTES,
+    Artifact,
     BuildIndex,
     public_key,
     require_signature,
@@ -34,6 +41,7 @@ from include.site.site import Site
 from include.storage.errors import NotFound
 from include.storage.file import FileStore
 from include.storage.kinds import FILE, kind_of
+from include.storage.objects import put_object
 from include.storage.store import Store
 
 
@@ -173,3 +181,149 @@ def _bounded(store: Store, key: str, limit: int) -> bytes:
         if len(data) > limit:
             break
     return bytes(data)
+
+
+SUFFIXES = (".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar", ".zip")
+"""Ends of the names of archives that nights unpack."""
+_ARCHITECTURES = "x86_64|aarch64|arm64|i686|ppc64le|riscv64|s390x|noarch"
+_NAMED = re.compile(rf"(?P<project>.+?)[-.](?P<platform>(?:{_ARCHITECTURES})(?:[-+._].*)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedArchive:
+    """An archive of a folder, with what its name says that it is."""
+
+    path: Path
+    project: str
+    platform: str
+
+
+def named_archives(folder: Path, platforms: Iterable[str] = (), otherwise: str = "") -> list[NamedArchive]:
+    """The archives in a folder: `PROJECT/PLATFORM.tar.gz`, or `PROJECT-PLATFORM.tar.gz`, with any of `SUFFIXES`.
+
+    Other files and links are passed over.
+
+    Args:
+        folder: Where they are.
+        platforms: Names of platforms; a name may also end with one that begins with a usual architecture.
+        otherwise: The platform of an archive whose name has none.
+
+    Raises INDEX_NOT_WRITTEN: there is no archive, or the name of one has no platform.
+    """
+    archives, nameless = [], []
+    for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+        stem = _stem(path.name)
+        if stem is None or path.is_symlink() or not path.is_file():
+            continue
+        project, platform = (path.parent.name, stem) if path.parent != folder else _split(stem, platforms, otherwise)
+        if platform:
+            archives.append(NamedArchive(path, project, platform))
+        else:
+            nameless.append(path.name)
+    if nameless:
+        cure = "Give it by --platform, or name each PROJECT-PLATFORM.tar.gz or PROJECT/PLATFORM.tar.gz"
+        raise INDEX_NOT_WRITTEN(f"{folder}: the names of archives have no platform. {cure}:{listed(nameless)}")
+    if not archives:
+        what = f"there is no archive in it ({', '.join(SUFFIXES)})" if folder.is_dir() else "there is no such folder"
+        raise INDEX_NOT_WRITTEN(f"{folder}: {what}. Give the folder of the archives.")
+    return archives
+
+
+def _stem(name: str) -> str | None:
+    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.endswith(suffix) and name != suffix), None)
+
+
+def _split(stem: str, platforms: Iterable[str], otherwise: str) -> tuple[str, str]:
+    for platform in sorted(platforms, key=len, reverse=True):
+        if stem.endswith((f"-{platform}", f".{platform}")):
+            return stem[: -len(platform) - 1], platform
+    if match := _NAMED.fullmatch(stem):
+        return match["project"], match["platform"]
+    return stem, otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenIndex:
+    """An index as it is in its store, or in a dry run would be; `uploaded`: keys of archives that were sent."""
+
+    index: BuildIndex
+    url: str
+    unchanged: bool
+    uploaded: tuple[str, ...]
+
+
+def write_index(
+    site: Site, slot: Slot, day: date, archives: Sequence[NamedArchive], *,
+    build_id: str = "", upload: bool = False, replace: bool = False, dry_run: bool = False,
+) -> WrittenIndex:  # fmt: skip
+    """Write the index of a complete build of these archives as a build system does: the index last.
+
+    Args:
+        site: With the store of the slot.
+        slot: The series that the build is of.
+        day: Its build date.
+        archives: From `named_archives`.
+        build_id: The id of the build; by default its date.
+        upload: Store the archives beside the index; otherwise they are in the slot's store, which is a folder.
+        replace: Take the place of another index, and of other archives.
+        dry_run: Change nothing.
+
+    Raises INDEX_NOT_WRITTEN: the archives are not in the slot's store, or nights would refuse the index or one of
+    them; Conflict: another index or archive exists; StoreError. Nothing was changed then.
+    """
+    store, key = site.store(slot.store), index_place(slot, day)
+    folder = key.rpartition("/")[0]
+    keys = {
+        archive.path: "/".join(filter(None, (folder, archive.project, f"{archive.platform}{_end(archive.path)}")))
+        if upload
+        else _key_in(store, slot, archive.path)
+        for archive in archives
+    }
+    artifacts = tuple(
+        Artifact(archive.project, archive.platform, keys[archive.path], *_size_and_sum(archive.path))
+        for archive in archives
+    )
+    data = BuildIndex(slot.name, build_id or day.isoformat(), day, complete=True, artifacts=artifacts).format()
+    url = f"{store.url}/{key}"
+    index = BuildIndex.parse(data, slot=slot.name, build_date=day, file=url, store=site.settings.store(slot.store).url)
+    if index.rejected:
+        lines = [f"{rejected.name}: {rejected.reason}" for rejected in index.rejected]
+        raise INDEX_NOT_WRITTEN(f"nights would refuse these archives; nothing was written:{listed(lines)}")
+    if not store.writable:
+        cure = "Write it where the builds are, and give the slot a store of that folder or bucket."
+        raise INDEX_NOT_WRITTEN(f"store {slot.store}, {store.url}, can only be read. {cure}")
+    stored = put_object(store, key, data, replaces=replace, dry_run=True)
+    uploads = _uploads(store, keys if upload else {}, replace=replace)
+    if not dry_run:
+        for path in uploads:
+            put_object(store, keys[path], path.read_bytes(), replaces=replace)
+        if not stored.unchanged:
+            put_object(store, key, data, replaces=replace)
+        store.flush()
+    return WrittenIndex(index, url, stored.unchanged, tuple(keys[path] for path in uploads))
+
+
+def _uploads(store: Store, keys: dict[Path, str], *, replace: bool) -> list[Path]:
+    """The archives that the store does not have; raises Conflict for another one in the place of one."""
+    return [
+        path
+        for path, key in keys.items()
+        if not put_object(store, key, path.read_bytes(), replaces=replace, dry_run=True).unchanged
+    ]
+
+
+def _end(path: Path) -> str:
+    return path.name[len(_stem(path.name) or "") :]
+
+
+def _key_in(store: Store, slot: Slot, path: Path) -> str:
+    root = store.root.resolve() if isinstance(store, FileStore) else None
+    if root is None or not path.resolve().is_relative_to(root):
+        cure = "Give --upload, which copies the archives there first, or move the folder there."
+        raise INDEX_NOT_WRITTEN(f"{path} is not in the store of slot {slot.name}, {store.url}. {cure}")
+    return path.resolve().relative_to(root).as_posix()
+
+
+def _size_and_sum(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()

@@ -206,7 +206,7 @@ def test_a_form_goes_to_airflow_or_says_why_its_run_would_not_begin_and_what_hel
     PAUSED.add("intervene")  # noted while the form is open: the script asks for the live part before it starts a run
     for page in (client.get(form).text, client.get(form.replace("/start", "/start/live")).text):
         assert 'id="refusal">The DAG intervene is paused, and a run of it would stay queued.' in page
-        assert "nightshift lab unpause intervene" in page
+        assert "nightshift dags on intervene" in page
     client.headers["authorization"] = "Bearer a-viewer"
     page = client.get(form).text
     assert "Your role may not start the DAG intervene." in page

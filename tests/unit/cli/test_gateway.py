@@ -99,3 +99,12 @@ def test_processes_of_the_service_can_be_given_its_configuration(monkeypatch: py
     monkeypatch.setattr(gateway.log, "log_to", lambda: None)
     gateway.serve(port=None)
     assert pickle.loads(pickle.dumps(given[0])).func is given[0].func
+
+
+def test_a_connection_without_a_port_is_of_the_port_that_clients_reach(site: SiteSettings) -> None:
+    secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": connection("worker", "of-all", host="127.0.0.1")})
+    moved = site.model_copy(update={"gateway": site.gateway.model_copy(update={"port": 5629})})
+    assert [key.id for key in service_config(moved, secrets).repositories[FQRN].keys] == ["worker"]
+    elsewhere = EnvSecrets({"AIRFLOW_CONN_GATEWAY": connection("worker", "of-all", host="127.0.0.1", port=4929)})
+    with refused(ConfigError):
+        service_config(moved, elsewhere)

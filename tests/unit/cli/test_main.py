@@ -27,8 +27,8 @@ def test_the_table_of_preflight_fits_and_loses_nothing(capsys: pytest.CaptureFix
     assert LONG in text
     assert "[red]" in text
     assert "Check its URL." in text
-    (hint,) = [line for line in lines if "lab unpause" in line]
-    assert hint.endswith("lab unpause --all")
+    (hint,) = [line for line in lines if "dags on" in line]
+    assert hint.endswith("dags on")
 
 
 @pytest.mark.parametrize("folder", [ROOT, Path("/")])
@@ -37,8 +37,8 @@ def test_commands_in_hints_have_the_path_of_a_program_that_the_shell_does_not_fi
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(folder)
-    hint = typeable("Run: nightshift lab unpause --all, or `nightshift preflight`; nightshift is a name")
-    command = hint.removeprefix("Run: ").partition(" lab unpause")[0]
+    hint = typeable("Run: nightshift dags on, or `nightshift preflight`; nightshift is a name")
+    command = hint.removeprefix("Run: ").partition(" dags on")[0]
     assert hint.count(command) == 2
     assert hint.endswith("nightshift is a name")
     assert (folder / command).samefile(Path(sys.executable).parent / "nightshift")
@@ -52,9 +52,6 @@ def test_the_command_says_its_version(capsys: pytest.CaptureFixture[str]) -> Non
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("nightshift 0.")
-    program = Path(sys.executable).parent / "nightshift"
-    done = subprocess.run([program, "lab", "unpause"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2, "DAGs to unpause are named, or all are meant"
 
 
 ASSEMBLED = """

@@ -9,6 +9,9 @@ import tomllib
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
+from include.cli.init import init
 from include.monitoring.airflow_checks import judged_timeout
 from include.monitoring.findings import Severity
 from include.settings.load import load
@@ -187,9 +190,9 @@ def test_each_container_holds_only_the_secrets_that_it_needs() -> None:
 
 def test_private_keys_are_in_the_gateway_alone_and_public_ones_where_something_is_read() -> None:
     fqrn = next(iter(site("gateway").repositories))
-    files = {name: Path(one["file"]).name for group in ("configs", "secrets") for name, one in COMPOSE[group].items()}
+    files = {name: Path(one["file"]).name for group in ("configs", "secrets") for name, one in FILLED[group].items()}
     seen = {}
-    for name, service in SERVICES.items():
+    for name, service in CONTAINERS.items():
         for group in ("configs", "secrets"):
             for one in service.get(group, ()):
                 assert one["target"] == f"{KEYS}/{files[one['source']]}"
@@ -203,6 +206,31 @@ def test_private_keys_are_in_the_gateway_alone_and_public_ones_where_something_i
     mounted = {name: str(service.get("volumes", "")) for name, service in SERVICES.items()}
     assert {name for name, volumes in mounted.items() if "keys" in volumes} == {"keeper"}
     assert SERVICES["keeper"]["profiles"] == ["keeper"], "it starts only when called by name"
+
+
+def test_a_configuration_of_init_takes_the_place_of_ours_with_its_repository_and_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fqrn = "software.example.org"
+    monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path))
+    for name in ("BUILDS", "CVMFS"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_STORE_{name}", "object-store://key:secret@")
+    monkeypatch.setattr("include.cli.init._try", lambda *_, **__: ())
+    init(repository=fqrn, store="s3://software", index="s3://builds", endpoint="http://s3:8433", slot="main")
+    own = {**SECRETS, "NIGHTSHIFT_CONFIG": f"config/{fqrn}.yaml", "NIGHTSHIFT_REPOSITORY": fqrn}
+    filled = compose.load(own)
+    for name in AIRFLOW | {"gateway", "keeper"}:
+        environment = {**IMAGE, **filled["services"][name]["environment"], "NIGHTSHIFT_HOME": str(tmp_path)}
+        seen = load(environ=environment)
+        assert list(seen.repositories) == [fqrn], name
+        needed = {store.connection for store in seen.stores.values()} if name != "gateway" else {"store_cvmfs"}
+        needed |= {"gateway"} if name != "gateway" else {"gateway_admin"}
+        assert all(EnvSecrets(environment).get(connection).login for connection in needed), name
+    assert filled["services"]["keeper"]["command"][-1] == fqrn
+    files = [Path(each["file"]).name for group in ("configs", "secrets") for each in filled[group].values()]
+    assert sorted(files) == [f"{fqrn}.{suffix}" for suffix in ("crt", "gw", "key", "pub")]
+    targets = [each["target"] for each in filled["services"]["gateway"]["secrets"]]
+    assert targets == [f"{KEYS}/{fqrn}.{suffix}" for suffix in ("key", "crt", "gw")]
 
 
 # -- images, volumes, ports

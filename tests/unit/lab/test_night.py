@@ -171,7 +171,7 @@ def test_a_future_date_and_a_paused_dag_are_refused_before_a_run_is_started() ->
     paused = Api([], is_paused=True)
     with refused(INSTALL_REFUSED) as refusal:
         install(paused, slot, date(2026, 11, 21), now=NOON, say=print)
-    assert "nightshift lab unpause nightly_install_main" in str(refusal.value)
+    assert "nightshift dags on nightly_install_main" in str(refusal.value)
     assert [call[0] for call in paused.calls] == ["wait"]
 
 

@@ -150,7 +150,7 @@ def test_dags_that_have_to_run_by_themselves_and_are_paused_are_named_with_what_
     found = list(airflow_checks.judged_paused(wanted, dict.fromkeys(wanted, False) | {"night_watch": True}))
     (warning,) = [one for one in found if one.severity is not Severity.OK]
     assert (warning.subject, warning.severity) == ("night_watch", Severity.WARNING)
-    assert warning.cure.endswith("nightshift lab unpause night_watch")
+    assert warning.cure.endswith("nightshift dags on night_watch")
     # one that Airflow has not read yet
     assert [one.severity for one in airflow_checks.judged_paused({"leases": "x"}, {})] == [Severity.WARNING]
     assert "nightly_install_early" not in airflow_checks.needed(site, ["main"])
