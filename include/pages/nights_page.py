@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from include.monitoring.render import read_summary, rows_of
-from include.monitoring.summary import ArtifactOutcome, Summary
+from include.monitoring.summary import ArtifactOutcome, NightState, NightVerdict, Summary
 from include.nightlies.records import builds, progress
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.rules.build import BuildKey
@@ -29,6 +29,12 @@ from include.site.site import Site
 
 BUSY_S, QUIET_S = 3, 20
 """Seconds between two updates while something runs, and otherwise."""
+DAYS, CALENDAR_S = 28, 60.0
+"""Days of the calendar, and for how many seconds its verdicts are kept."""
+MARKS = {
+    NightState.WHOLE: "\N{CHECK MARK}", NightState.OPEN: "\N{HORIZONTAL ELLIPSIS}",
+    NightState.INCOMPLETE: "\N{BALLOT X}", NightState.BLOCKED: "!", NightState.NO_BUILD: "\N{EN DASH}",
+}  # fmt: skip
 
 
 def read(asked: Asked) -> dict[str, Any]:
@@ -62,8 +68,30 @@ def _list(asked: Asked, slot: str | None) -> dict[str, Any]:
         "states": [state for state in State if any(row.states[state] for row in shown)],
         "older": f"nights?slot={slot or ''}&until={last.date}&below={last.id}" if last else None,
         "begun": after is not None,
+        "calendar": None if after is not None else _calendar(asked, [slot] if slot else sorted(slots)),
         "every": BUSY_S if busy else QUIET_S,
     }
+
+
+def _calendar(asked: Asked, slots: Sequence[str]) -> dict[str, Any]:
+    """The days of the last four weeks, and for each slot the verdicts of their nights, counted beside the page."""
+    today = asked.now.date()
+    days = [today - timedelta(days=number) for number in range(DAYS)]
+
+    def verdicts() -> dict[tuple[str, date], NightVerdict]:
+        ledger, settings = asked.site.ledger, asked.site.settings.slots
+        shown: list[rows.BuildRow] = []
+        for slot in slots:
+            listed = rows.newest_builds(ledger, slot=slot, limit=2 * DAYS)
+            own = [row for row in listed if row.date >= days[-1]]
+            shown += rows.kept_back(ledger, [slot], own, after=None, more=bool(own))
+        return rows.verdicts(ledger, settings, shown)
+
+    question = f"calendar {' '.join(slots)}"
+    answer = asked.services.ask(question, lambda: asked.remembered(question, verdicts, kept_s=CALENDAR_S))
+    of = answer.value or {}
+    lines = [(slot, [(day, of.get((slot, day))) for day in days]) for slot in slots]
+    return {"days": days, "lines": lines, "marks": MARKS, "fault": answer.fault}
 
 
 def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:

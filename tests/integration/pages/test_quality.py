@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -163,3 +164,21 @@ def test_the_figures_have_the_newest_night_the_age_of_its_links_and_the_last_ver
         ("link_build_age_seconds", "main", latest.path): 3 * days,
         ("quality_verdict", "main", suite.value, "passed"): 1,
     }  # fmt: skip
+
+
+def test_the_calendar_has_the_verdict_of_each_night_and_leads_to_it(client: TestClient, site: Site) -> None:
+    today = datetime.now(UTC).date()
+    whole, open_ = Night(site, day=today - timedelta(days=2)), Night(site, day=today)
+    whole.listed("A/x86")
+    whole.published("A/x86")
+    open_.listed("A/x86", "B/x86")
+    open_.planned("A/x86")
+    Night(site, day=today - timedelta(days=40)).listed("A/x86")
+    judged(site, next(iter(Suite)), day=today - timedelta(days=1))
+    for query in ("", "slot=main"):
+        shown = next(text for text in (page(client, query) for _ in range(600)) if "no answer yet" not in text)
+        labels = dict(re.findall(r'href="(nights[^"]+)" title="[^"]+" aria-label="main ([^"]+)"', shown))
+        assert sorted(labels.values()) == [
+            f"{today - timedelta(days=2)}: whole", f"{today - timedelta(days=1)}: blocked by quality", f"{today}: open",
+        ]  # fmt: skip
+        assert all(f"date={label[:10]}" in href for href, label in labels.items())
