@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.metadata
 import io
 import logging
@@ -200,13 +201,21 @@ class _Parts:
 def _work_folder(site: Site) -> Iterator[Path]:
     folder = site.settings.paths.var / WORK
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for left in folder.glob("making-*"):  # of a process that was killed: two backups at once are one too many
-        shutil.rmtree(left, ignore_errors=True)
-    room, needed = shutil.disk_usage(folder).free, size_of(site.ledger) * 3 // 2
-    if room < needed:
-        raise BACKUP_NO_ROOM("(new)", f"it takes about {needed >> 20} MiB, and {folder} has {room >> 20} MiB left")
-    with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as work:
-        yield Path(work)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BackupError("(new)", "another backup is being made on this machine; wait for it") from None
+        for left in folder.glob("making-*"):  # of a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        room, needed = shutil.disk_usage(folder).free, size_of(site.ledger) * 3 // 2
+        if room < needed:
+            raise BACKUP_NO_ROOM("(new)", f"it takes about {needed >> 20} MiB, and {folder} has {room >> 20} MiB left")
+        with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as work:
+            yield Path(work)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
