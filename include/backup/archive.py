@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, cast
 
 import zstandard
 from pydantic import Field, TypeAdapter, ValidationError
@@ -29,6 +29,8 @@ FORMAT = 1
 MANIFEST, SUM = "manifest.json", "manifest.sha256"
 HEAD_BYTES = 1 << 18
 """Of a file that are read for its manifest, which may be as long as half of it."""
+SMALL_BYTES = 20 << 20
+"""Of a file that are read for settings and keys."""
 NAME = re.compile(r"nightshift-\d{8}T\d{6}Z-[0-9a-f]{8}\.backup")
 BLOCK = 1 << 20
 _TEXT = Annotated[str, Field(max_length=1024)]
@@ -65,7 +67,7 @@ class BackupManifest:
         created: Time of the copies; what came later is not in them.
         nightshift: Version that wrote it.
         ledger: Version of the ledger's tables.
-        repositories: Repositories of the site, with the revision of each at that time; None: the store was not readable.
+        repositories: Repositories of the site, each with its revision at that time; None: it was not readable.
         sites: Storage sites of its configuration.
         parts: Sums of its parts.
         keys: Names of its key files.
@@ -123,7 +125,9 @@ class BackupManifest:
     def require_readable(self) -> None:
         """Raise BackupError: BACKUP_NEWER for a ledger of a version that this code does not know."""
         if self.ledger not in versions():
-            what = f"its ledger has version {self.ledger}, of Nightshift {self.nightshift}, which this one does not know"
+            what = (
+                f"its ledger has version {self.ledger}, of Nightshift {self.nightshift}, which this one does not know"
+            )
             raise BACKUP_NEWER(self.name, what)
 
     def is_of(self, repositories: Sequence[str], sites: Sequence[str]) -> bool:
@@ -171,7 +175,7 @@ def packed(source: IO[bytes], target: Path, *, compressed: bool = True) -> PartS
 def write_archive(file: Path, manifest: BackupManifest, parts: Mapping[BackupPart, Path]) -> None:
     """Write the file of a backup, readable by this account alone, and have it on the disk."""
     text = manifest.format()
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
         with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
             seconds = int(manifest.created.timestamp())
             for name, content in ((MANIFEST, text), (SUM, hashlib.sha256(text).hexdigest().encode())):
@@ -200,6 +204,15 @@ def read_manifest(store: Store, name: str) -> BackupManifest:
     except NotFound:
         raise BACKUP_UNKNOWN(name, f"it is not in {store.url}") from None
     return _manifest_of(name, io.BytesIO(head))
+
+
+def read_small_part(store: Store, name: str, part: BackupPart) -> bytes:
+    """Read settings or keys of a backup in a store, without the rest. Raises BackupError, StoreError."""
+    try:
+        content = io.BytesIO(store.get_range(name, 0, SMALL_BYTES))
+    except NotFound:
+        raise BACKUP_UNKNOWN(name, f"it is not in {store.url}") from None
+    return b"".join(OpenedBackup(name, content).pieces(part))
 
 
 @contextmanager
@@ -238,7 +251,7 @@ class OpenedBackup:
             with tarfile.open(fileobj=self._content, mode="r:") as archive, closing(_source(archive, part)) as source:
                 stored = _Summed(source)
                 # piece by piece: a part that was made to grow fills neither memory nor disk
-                unpacked = _UNPACKER.stream_reader(stored) if part.value.endswith(".zst") else stored
+                unpacked = _UNPACKER.stream_reader(cast("IO[bytes]", stored)) if part.value.endswith(".zst") else stored
                 while count <= expected.content_bytes and (piece := unpacked.read(BLOCK)):
                     count += len(piece)
                     content.update(piece)

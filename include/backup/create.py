@@ -52,11 +52,13 @@ WORK = "backup-work"
 
 
 def backup_store(settings: SiteSettings, secrets_: Secrets, folder: Path | None = None) -> Store:
-    """The store of backups: the configuration's, or a folder. The ledger is not asked. Raises BackupError, StoreError."""
+    """The store of backups: the configuration's, or a folder; without the ledger. Raises BackupError, StoreError."""
     if folder is not None:
         return open_store(folder.absolute().as_uri())
     if settings.backup.store is None:
-        raise BackupError("(none)", "the configuration names no store for backups; set `backup.store`, or give a folder")
+        raise BackupError(
+            "(none)", "the configuration names no store for backups; set `backup.store`, or give a folder"
+        )
     return plain_store(settings, secrets_, settings.backup.store)
 
 
@@ -74,7 +76,13 @@ def seal_to(settings: SiteSettings, secrets_: Secrets) -> SealTo | None:
 
 
 def create(
-    site: Site, store: Store, *, now: datetime, to: SealTo | None, master: bool = False, settings_file: Path | None = None
+    site: Site,
+    store: Store,
+    *,
+    now: datetime,
+    to: SealTo | None,
+    master: bool = False,
+    settings_file: Path | None = None,
 ) -> BackupManifest:
     """Make a backup, check it, and put it into a store. Services may be at work meanwhile.
 

@@ -75,9 +75,9 @@ class RestoreReport:
 def make_report(site: Site, *, by: str, now: datetime, accepts: bool = False) -> RestoreReport:
     """Compare the ledger after a restore with repositories, FTS and storages.
 
-    `by`: the person. `accepts`: transfers whose copies exist are moved on to be verified, and the restores are accepted;
-    collections begin again. Without a restore that is pending there are no lines, and nothing is changed. Raises
-    LedgerError.
+    `by`: the person. `accepts`: transfers whose copies exist are moved on to be verified, and the restores are
+    accepted; collections begin again. Without a restore that is pending there are no lines, and nothing is
+    changed. Raises LedgerError.
     """
     restores = restores_of(site.ledger, pending=True)
     if not restores:
@@ -187,7 +187,7 @@ def _copies_of_unsent(stageout: Stageout, now: datetime, *, moves: bool) -> Iter
                 move_transfers(stageout.ledger, [_adopted(row) for row in copied], StageoutComponent.PERSON, now=now)
             existing += len(copied)
             for row in copied[: max(0, SHOWN - shown)]:
-                what = f"transfer {row.id} is {row.state} in the ledger, and its copy exists: it is verified, not sent again"
+                what = f"transfer {row.id} is {row.state} in the ledger, and its copy exists: it is only verified"
                 yield RestoreLine(RestoreOutcome.RECONCILED, name, what)
             shown += len(copied)
     if existing > SHOWN:
@@ -220,4 +220,4 @@ def _unsent(bind: Bind) -> Iterator[Sequence[Row[Any]]]:
         if not rows:
             return
         last = rows[-1].id
-        yield [row for row in rows if not is_bare(row.destination_name)]
+        yield tuple(row for row in rows if not is_bare(row.destination_name))

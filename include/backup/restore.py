@@ -19,7 +19,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from include.backup.archive import BackupManifest, BackupPart, OpenedBackup
+from include.backup.archive import BackupPart, OpenedBackup
 from include.backup.errors import BACKUP_NO_ROOM, BACKUP_OF_ANOTHER, KEYS_LOCKED, RESTORE_IN_USE, BackupError
 from include.backup.seal import Opener, unseal
 from include.cvmfs.format.keys import KeyFile, locked_keys, save_key_file
@@ -189,7 +189,7 @@ class _LedgerServer:
         if LOADING not in self._tables():
             return None
         with reading(self.engine) as connection:
-            return connection.scalar(text(f"SELECT backup FROM {LOADING}"))  # noqa: S608
+            return str(connection.scalar(text(f"SELECT backup FROM {LOADING}")))  # noqa: S608
 
     def _is_done(self, tables: Sequence[str]) -> bool:
         if "stageout_restores" not in tables:
@@ -335,16 +335,17 @@ def _require_unused(name: str, file: Path) -> None:
             if mode != "delete":
                 raise RESTORE_IN_USE(name, f"a process has the ledger {file} open")
     except sqlite3.Error as error:
-        raise RESTORE_IN_USE(name, f"the ledger {file} exists and cannot be read, or a process has it open: {error}") from None
+        raise RESTORE_IN_USE(
+            name, f"the ledger {file} exists and cannot be read, or a process has it open: {error}"
+        ) from None
 
 
 def _write(file: Path, pieces: Iterator[bytes], *, mode: int = 0o600) -> None:
     """Write a new file, and have it on the disk; none where a piece cannot be had."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as content:
-            for piece in pieces:
-                content.write(piece)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as content:
+            content.writelines(pieces)
             content.flush()
             os.fsync(content.fileno())
     except BaseException:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes, serialization
@@ -81,8 +81,7 @@ def seal(files: Mapping[str, bytes], to: SealTo) -> bytes:
         secret = _derived(to.passphrase, salt, _SCRYPT_N, _SCRYPT_R, _SCRYPT_P)
         head = {"to": PASSPHRASE, "salt": _text(salt), "n": _SCRYPT_N, "r": _SCRYPT_R, "p": _SCRYPT_P}
     else:
-        key = serialization.load_pem_public_key(to.public_key or b"")
-        assert isinstance(key, rsa.RSAPublicKey)
+        key = cast("rsa.RSAPublicKey", serialization.load_pem_public_key(to.public_key or b""))
         head = {"to": RECIPIENT, "key": _text(key.encrypt(secret, _OAEP))}
     nonce = secrets.token_bytes(12)
     plain = json.dumps({name: _text(content) for name, content in files.items()}).encode()

@@ -55,7 +55,9 @@ def _keep_copy(engine: Engine, folder: Path, head: str) -> None:
     ending = "db" if engine.dialect.name == "sqlite" else "sql"
     file = folder / f"before-{head}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.{ending}"
     copy_ledger(engine, file)
-    log.warning("ledger %s is migrated from %s to %s; it was copied to %s", shown(engine.url), version(engine), head, file)
+    log.warning(
+        "ledger %s is migrated from %s to %s; it was copied to %s", shown(engine.url), version(engine), head, file
+    )
     older = sorted(folder.glob("before-*"), key=lambda copy: copy.stat().st_mtime_ns)[:-COPIES_KEPT]
     for copy in older:
         copy.unlink(missing_ok=True)

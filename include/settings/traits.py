@@ -29,7 +29,8 @@ MANY_HOSTS = ("Celery", "Kubernetes", "Edge")
 def open_site_ledger(settings: SiteSettings, secrets: Secrets, environ: Mapping[str, str] | None = None) -> Engine:
     """The ledger in force, migrated; raises the errors of `include.ledger`, MissingConnection or BadConnection.
 
-    Before it is migrated it is copied to a folder below `paths.var`. A file cannot be the ledger of workers on more than one host: SQLite with such an executor raises LedgerError.
+    Before it is migrated it is copied to a folder below `paths.var`. A file cannot be the ledger of workers on more
+    than one host: SQLite with such an executor raises LedgerError.
     """
     engine = open_ledger(ledger_address(settings, secrets, environ))
     executor = airflow_executor(os.environ if environ is None else environ)

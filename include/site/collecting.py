@@ -247,7 +247,8 @@ def require_restores_accepted(site: Site, fqrn: str) -> None:
     """Call this before anything is removed by what the ledger knows. Raises CollectionRefused, LedgerError."""
     pending = restores_of(site.ledger, pending=True)
     if pending:
-        what = f"the ledger was restored from a backup at {pending[-1].noted_at:%Y-%m-%d %H:%M} UTC, and lacks what came later"
+        when = f"{pending[-1].noted_at:%Y-%m-%d %H:%M} UTC"
+        what = f"the ledger was restored from a backup at {when}, and its report is not accepted"
         hint = "see `nightshift backup report`, then accept it: nightshift backup report --accept"
         raise CollectionRefused(fqrn, what, hint=hint)
 
