@@ -133,7 +133,9 @@ def _place(url: URL) -> list[str]:
     place = [f"--socket={socket}"] if socket else [f"--host={url.host or 'localhost'}", "--protocol=TCP"]
     place += [f"--port={url.port}"] if url.port and not socket else []
     place += [f"--user={url.username}"] if url.username else []
-    return place + [f"--ssl-ca={url.query['ssl_ca']}"] * ("ssl_ca" in url.query)
+    place += [f"--ssl-ca={url.query['ssl_ca']}"] if "ssl_ca" in url.query else []
+    # newer clients ask for TLS where they are not told otherwise
+    return place + ["--skip-ssl"] * (url.query.get("ssl_disabled") == "true")
 
 
 def _program(engine: Engine, names: Sequence[str]) -> str:

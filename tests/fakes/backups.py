@@ -7,7 +7,11 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from include.backup.archive import BackupManifest, opened
 from include.backup.create import create
@@ -20,6 +24,15 @@ from include.storage.store import Store
 from tests.site import Deployment, now
 
 PASSPHRASE = "correct horse battery"
+
+
+@cache
+def recipient() -> tuple[SealTo, Opener]:
+    """A recipient's two halves: a passphrase costs half a second each time."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=3072)
+    form, encoding = serialization.PublicFormat.SubjectPublicKeyInfo, serialization.Encoding.PEM
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return SealTo(public_key=key.public_key().public_bytes(encoding, form)), Opener(private_key=private)
 
 
 def step_by_step(_: str) -> None:
