@@ -186,9 +186,7 @@ def _copies_of_unsent(stageout: Stageout, now: datetime, *, moves: bool) -> Iter
             if moves:
                 move_transfers(stageout.ledger, [_adopted(row) for row in copied], StageoutComponent.PERSON, now=now)
             existing += len(copied)
-            for row in copied[: max(0, SHOWN - shown)]:
-                what = f"transfer {row.id} is {row.state} in the ledger, and its copy exists: it is only verified"
-                yield RestoreLine(RestoreOutcome.RECONCILED, name, what)
+            yield from map(_line_of, copied[: max(0, SHOWN - shown)])
             shown += len(copied)
     if existing > SHOWN:
         what = f"{existing - SHOWN} more transfers whose copies exist"
@@ -196,6 +194,14 @@ def _copies_of_unsent(stageout: Stageout, now: datetime, *, moves: bool) -> Iter
     if absent:
         what = f"{absent} have no copy, and are sent"
         yield RestoreLine(RestoreOutcome.COMPARED, "transfers", what)
+
+
+def _line_of(row: Row[Any]) -> RestoreLine:
+    what = f"transfer {row.id} is {row.state} in the ledger, and its copy exists: it is only verified"
+    if row.checksum is None:
+        what += "; the request has no checksum, so it ends as failed if its source was removed, although it is complete"
+        return RestoreLine(RestoreOutcome.DECIDE, row.destination, what)
+    return RestoreLine(RestoreOutcome.RECONCILED, row.destination, what)
 
 
 def _adopted(row: Row[Any]) -> TransferMove:
@@ -209,7 +215,7 @@ def _unsent(bind: Bind) -> Iterator[Sequence[Row[Any]]]:
     transfers, queues = stageout_transfers.c, stageout_queues.c
     columns = (
         transfers.id, transfers.state, transfers.destination_name, transfers.size, transfers.may_overwrite,
-        queues.owner, queues.destination,
+        transfers.checksum, queues.owner, queues.destination,
     )  # fmt: skip
     query = select(*columns).join(stageout_queues, transfers.queue == queues.id).order_by(transfers.id).limit(AT_ONCE)
     query = query.where(transfers.state.in_([state.value for state in _UNSENT]))
