@@ -28,9 +28,9 @@ from include.validation import first_fault
 FORMAT = 1
 MANIFEST, SUM = "manifest.json", "manifest.sha256"
 HEAD_BYTES = 1 << 18
-"""Of a file that are read for its manifest, which may be as long as half of it."""
+"""Bytes of a file that are read for its manifest, which may be as long as half of it."""
 SMALL_BYTES = 20 << 20
-"""Of a file that are read for settings and keys."""
+"""Bytes of a file that are read for settings and keys."""
 NAME = re.compile(r"nightshift-\d{8}T\d{6}Z-[0-9a-f]{8}\.backup")
 BLOCK = 1 << 20
 _TEXT = Annotated[str, Field(max_length=1024)]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 from include.backup.archive import (
     NAME,
@@ -63,7 +64,7 @@ def backup_store(settings: SiteSettings, secrets_: Secrets, folder: Path | None 
 
 
 def seal_to(settings: SiteSettings, secrets_: Secrets) -> SealTo | None:
-    """Whom the configuration encrypts keys to; None: nobody is named. Raises MissingConnection, BadConnection."""
+    """Return whom the configuration encrypts keys to; None: to no one. Raises MissingConnection, BadConnection."""
     backup = settings.backup
     if backup.connection is not None:
         return SealTo(passphrase=secrets_.get(backup.connection).password or "")
@@ -259,4 +260,4 @@ def _upload(store: Store, file: Path) -> None:
         raise BACKUP_DAMAGED(file.name, f"{store.url} has {meta.size if meta else 0} of its {size} bytes")
     if store.is_local:
         # names of users and of files are for this account alone
-        os.chmod(Path(store.url.removeprefix("file://")) / file.name, 0o600)  # noqa: PTH101
+        os.chmod(Path(unquote(urlsplit(store.url).path)) / file.name, 0o600)  # noqa: PTH101

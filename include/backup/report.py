@@ -1,4 +1,4 @@
-"""What a restored ledger does not know, compared with repositories, FTS and storages; a person accepts the report."""
+"""Comparison of a restored ledger with repositories, FTS and storages; a person accepts the report."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def _unsent(bind: Bind) -> Iterator[Sequence[Row[Any]]]:
     last = 0
     while True:
         with reading(bind) as connection:
-            rows = connection.execute(query.where(transfers.id > last)).all()
+            rows: Sequence[Row[Any]] = tuple(connection.execute(query.where(transfers.id > last)))
         if not rows:
             return
         last = rows[-1].id

@@ -33,7 +33,7 @@ _ABOUT = b"nightshift backup keys 1"
 
 @dataclass(frozen=True, slots=True)
 class SealTo:
-    """Whom keys are encrypted to: exactly one of the two. `public_key`: PEM text of an RSA key."""
+    """Recipient of keys: exactly one of the two. `public_key`: PEM text of an RSA key."""
 
     passphrase: str | None = field(default=None, repr=False)
     public_key: bytes | None = None

@@ -333,6 +333,6 @@ def _keys_of(site: Site, store: Store, name: str, sealed_to: str | None) -> Iter
 def look_at_restores(site: Site) -> Iterator[Finding]:
     """Yield the restores of the ledger that no person has accepted: nothing is collected until then."""
     for restore in restores_of(site.ledger, pending=True):
-        seen = f"restored at {restore.noted_at:%Y-%m-%d %H:%M} UTC by {restore.noted_by}; nothing is collected"
+        what = f"restored at {restore.noted_at:%Y-%m-%d %H:%M} UTC by {restore.noted_by}; nothing is collected"
         cure = "Read the report, then: nightshift backup report --accept"
-        yield Finding("restore", restore.backup or "", Severity.WARNING, seen, cure)
+        yield Finding("restore", restore.backup or "", Severity.WARNING, what, cure)
