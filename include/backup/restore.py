@@ -26,6 +26,7 @@ from include.cvmfs.format.keys import KeyFile, locked_keys, save_key_file
 from include.gateway.service.leases.lease_rows import SCHEMA_VERSION, begin_again
 from include.ledger.copies import ROOM_LEFT, load_dump
 from include.ledger.engine import open_ledger, reading, writing
+from include.ledger.errors import LedgerError
 from include.ledger.migrate import migrate
 from include.ledger.restores import LedgerRestore, note, restores_of
 from include.settings.model import SiteSettings
@@ -111,6 +112,7 @@ class _LedgerFile:
         if self.backup.manifest.ledger_part is not BackupPart.LEDGER:
             what = "its ledger is the dump of a server, and the configuration names a file"
             raise BackupError(name, f"{what}; set `ledger` to an empty database of such a server")
+        _require_no_rest(name, self.file)
         if self.file.exists() and not self._is_done():
             _require_unused(name, self.file)
         room = shutil.disk_usage(self.file.parent).free
@@ -145,8 +147,8 @@ class _LedgerFile:
         engine = open_ledger(self.url)
         try:
             return any(restore.backup == self.backup.manifest.name for restore in restores_of(engine))
-        except SQLAlchemyError:
-            return False  # another ledger, or none
+        except (SQLAlchemyError, LedgerError):
+            return False  # another ledger, of another version, or none
         finally:
             engine.dispose()
 
@@ -167,8 +169,8 @@ class _LedgerServer:
             raise RESTORE_IN_USE(self.name, f"the database of the ledger has {len(tables)} tables")
 
     def restore(self, noted: LedgerRestore) -> str:
-        tables = self._tables()
-        if tables and self._loading() is None and self._is_done(tables):
+        if self._is_done(self._tables()):  # also where the mark was left: the tables may be in use by now
+            writing(self.engine, self._end)
             return "ledger: restored before"
         writing(self.engine, self._begin)
         self.options.on_step("ledger emptied")
@@ -177,7 +179,7 @@ class _LedgerServer:
         migrate(self.engine)
         note(self.engine, noted)
         self.options.on_step("ledger noted")
-        writing(self.engine, lambda connection: connection.execute(text(f"DROP TABLE {LOADING}")))
+        writing(self.engine, self._end)
         self.options.on_step("ledger placed")
         return "ledger: restored"
 
@@ -196,8 +198,11 @@ class _LedgerServer:
             return False
         try:
             return any(restore.backup == self.name for restore in restores_of(self.engine))
-        except SQLAlchemyError:
+        except (SQLAlchemyError, LedgerError):
             return False  # of a version before restores had names
+
+    def _end(self, connection: Connection) -> None:
+        connection.execute(text(f"DROP TABLE IF EXISTS {LOADING}"))
 
     def _begin(self, connection: Connection) -> None:
         """Drop what a killed load left, but its own mark."""
@@ -238,7 +243,10 @@ class _GatewayState:
             os.close(lock)
 
     def require_place(self) -> None:
-        if BackupPart.GATEWAY in self.backup.manifest.parts and self.file.exists() and not self._is_done():
+        if BackupPart.GATEWAY not in self.backup.manifest.parts:
+            return
+        _require_no_rest(self.name, self.file)
+        if self.file.exists() and not self._is_done():
             raise RESTORE_IN_USE(self.name, f"there is a gateway's state {self.file}")
 
     def restore(self, now: datetime) -> str:
@@ -318,6 +326,14 @@ def require_opener(backup: OpenedBackup, opener: Opener) -> None:
     if BackupPart.KEYS not in backup.manifest.parts:
         raise KEYS_LOCKED(backup.manifest.name, "it has no keys")
     unseal(backup.manifest.name, b"".join(backup.pieces(BackupPart.KEYS)), opener)
+
+
+def _require_no_rest(name: str, file: Path) -> None:
+    """Raise RESTORE_IN_USE for the log of a database that was lost: SQLite would play it into the restored one."""
+    for ending in ("-wal", "-journal"):
+        rest = file.with_name(file.name + ending)
+        if rest.exists() and not file.exists():
+            raise RESTORE_IN_USE(name, f"{rest} is left of a database that does not exist")
 
 
 def _require_unused(name: str, file: Path) -> None:

@@ -156,6 +156,29 @@ def test_a_restore_onto_what_is_in_use_changes_nothing(backups: Backups) -> None
         backups.restore()
 
 
+@pytest.mark.parametrize("rest", ["ledger.db-wal", "gateway.db-journal"])
+def test_what_is_left_of_a_lost_database_is_not_played_into_the_restored_one(backups: Backups, rest: str) -> None:
+    backups.site.start()
+    backups.site.stop()
+    backups.take()
+    backups.lose_everything()
+    (backups.site.folder / rest).write_bytes(b"the log of another one")
+    with refused(RESTORE_IN_USE):
+        backups.restore()
+    (backups.site.folder / rest).unlink()
+    backups.restore()
+
+
+def test_a_ledger_of_an_earlier_version_is_in_the_way_too(backups: Backups) -> None:
+    backups.take()
+    with backups.site.site.ledger.begin() as connected:
+        connected.exec_driver_sql("ALTER TABLE stageout_restores DROP COLUMN backup")
+        connected.exec_driver_sql("INSERT INTO stageout_restores (since, noted_at, noted_by) VALUES (1, 1, 'ann')")
+    backups.site._dispose()
+    with refused(RESTORE_IN_USE):
+        backups.restore()
+
+
 def test_a_backup_of_another_site_is_refused(backups: Backups) -> None:
     backups.take()
     backups.lose_everything()
