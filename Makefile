@@ -143,7 +143,7 @@ SEED ?= 1
 PART ?= gateway
 SOAK_S ?= 1200
 
-soak: $(STAMP)  ## a part of what takes long, drawn afresh, for SOAK_S seconds [PART=gateway|collection|stageout|engine|airflow|cache|cases SOAK_S=1200]
+soak: $(STAMP)  ## a part of what takes long, drawn afresh, for SOAK_S seconds [PART=gateway|collection|stageout|engine|airflow|cache|restore|cases SOAK_S=1200]
 	@$(BIN)/python -m tests.soak.run --part $(PART) --seconds $(SOAK_S)
 
 week: $(STAMP)  ## a simulated week under the real Airflow, with failures; where links lead is watched all the time [NIGHTS=7 SEED=1]

@@ -66,6 +66,7 @@ GROUPS = {
     "gateway": ("include.cli.gateway", "Serve the lease protocol; list leases."),
     "fts": ("lab.commands.fts", "Serve the embedded FTS."),
     "lab": ("lab.commands.services", "Bring the embedded services up and down."),
+    "backup": ("include.cli.backup", "Back up ledger, gateway state, keys and settings; restore them."),
     "nightly": ("include.cli.nightly", "Pack a build and run a night."),
     "stageout": ("include.cli.transfers.stageout", "Transfer users' files between sites."),
     "dags": ("include.cli.dags", "Unpause the DAGs that a site needs."),

@@ -1,17 +1,23 @@
-"""Brings the ledger's tables to the version of this code; safe when several processes do it at once."""
+"""Brings the ledger's tables to the version of this code; safe when several processes do it at once.
+
+A ledger that has tables is copied first: going back is to put the copy in its place (docs/backup.md).
+"""
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, inspect, text
 
+from include.ledger.copies import copy_ledger
 from include.ledger.engine import reading, shown, writing
 from include.ledger.errors import LedgerError, LedgerUnavailable
 
@@ -21,19 +27,40 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "ledger_version"
 LOCK_TIMEOUT_S = 60
+COPIES_KEPT = 3
+
+log = logging.getLogger(__name__)
 
 
-def migrate(engine: Engine) -> str:
+def migrate(engine: Engine, *, copies: Path | None = None) -> str:
     """Make or change the tables as needed and return the version that they now have.
 
-    Raises LedgerError when the ledger is newer than this code, LedgerUnavailable when it cannot be reached or locked.
+    `copies`: the folder for a copy of a ledger of an earlier version; None: no copy is taken. Raises LedgerError when
+    the ledger is newer than this code, or when it cannot be copied; LedgerUnavailable when it cannot be reached or
+    locked.
     """
     head, known = _versions()
     if _behind(engine, head, known):
         with _locked(engine):
             if _behind(engine, head, known):  # another process may have done it while this one waited
+                if copies is not None and version(engine) is not None:
+                    _keep_copy(engine, copies, head)
                 writing(engine, _upgrade)
     return head
+
+
+def _keep_copy(engine: Engine, folder: Path, head: str) -> None:
+    """Copy the ledger as it is, and remove all copies but the newest."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ending = "db" if engine.dialect.name == "sqlite" else "sql"
+    file = folder / f"before-{head}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.{ending}"
+    copy_ledger(engine, file)
+    log.warning(
+        "ledger %s is migrated from %s to %s; it was copied to %s", shown(engine.url), version(engine), head, file
+    )
+    older = sorted(folder.glob("before-*"), key=lambda copy: copy.stat().st_mtime_ns)[:-COPIES_KEPT]
+    for copy in older:
+        copy.unlink(missing_ok=True)
 
 
 def version(engine: Engine) -> str | None:
@@ -44,6 +71,11 @@ def version(engine: Engine) -> str | None:
         # a column name of Alembic's own table
         found: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))  # noqa: S608
         return found
+
+
+def versions() -> frozenset[str]:
+    """Return the versions of the tables that this code can read."""
+    return _versions()[1]
 
 
 @cache

@@ -147,6 +147,8 @@ def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[s
         repository.garbage_collectable for repository in settings.repositories.values()
     ):
         found["nightly_gc"] = "no build expires and no garbage is collected"
+    if settings.backup.store is not None and settings.backup.schedule:
+        found["backup"] = "no backup is made"
     if settings.repositories:
         found["leases"] = "leases of dead tasks are not ended"
         found["repository_care"] = "no alert is sent for damage or for a whitelist that ends"

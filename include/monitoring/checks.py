@@ -307,6 +307,8 @@ def _of_reach(site: Site, slot: str | None, logs: Path | None, asked: settings_c
         _check("connections", "", "Define it.", look_at_connections, settings, site.secrets, names, asked),
         _check("ledger", settings.ledger.partition("://")[0], "Start its server.", _ledger, site),
         _check("disk", "", "Correct `paths.var`.", store_checks.room, folders),
+        _check("backup", "", "Check the store of `backup.store`.", store_checks.look_at_backups, site),
+        _check("restore", "", "Start the ledger's server.", store_checks.look_at_restores, site),
         _check("pools", "", api, look_at_pools, settings, site.secrets),
         _check("paused", "", api, look_at_paused, settings, site.secrets, slots),
         *(_check("bounds", name, "Start the ledger's server.", look_at_bounds, site, name) for name in slots),

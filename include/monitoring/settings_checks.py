@@ -46,6 +46,7 @@ def named(settings: SiteSettings, fqrns: Iterable[str], store_checks: Iterable[s
         for replica in repository.replicas:
             need(replica.node.connection if replica.node else None, f"key of replica {replica.name} of {fqrn}")
     need(settings.ledger_connection, "ledger")
+    need(settings.backup.connection, "passphrase of backups")
     need(settings.airflow_connection, "Airflow's API")
     need(settings.metrics_connection, "token of Prometheus")
     need(settings.stageout.catalogue.connection if settings.sites else None, "catalogue in Rucio")

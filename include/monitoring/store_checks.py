@@ -9,12 +9,17 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from include.backup.archive import BackupPart, read_manifest, read_small_part
+from include.backup.create import names_in
+from include.backup.errors import BackupError
+from include.backup.seal import PASSPHRASE, Opener, unseal
 from include.ledger.errors import LedgerError
+from include.ledger.restores import restores_of
 from include.monitoring.findings import Finding, Severity
 from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings, StoreSettings
@@ -268,3 +273,66 @@ def look_at_collector(site: Site, name: str) -> Iterator[Finding]:
         else:
             notes = ("the bucket keeps old versions: deleted objects still take up space",) if versions else ()
             yield Finding("collector", fqrn, Severity.OK, "may delete objects", notes=notes)
+
+
+STALE = timedelta(hours=36)
+"""Age of a backup, or of a dump of Airflow's database, from which it is reported."""
+
+
+def look_at_backups(site: Site) -> Iterator[Finding]:
+    """Yield how old the last backup and the dump of Airflow's database are, and whether the keys can be opened."""
+    settings = site.settings.backup
+    if settings.store is None:
+        cure = "Set `backup.store` (docs/backup.md)."
+        yield Finding("backup", "", Severity.WARNING, "the configuration names no store for backups", cure)
+    else:
+        store = opened(site, settings.store)
+        last = next(iter(names_in(store)), None)
+        cure = "Run: nightshift backup create; check that the DAG `backup` is not paused."
+        if last is None:
+            yield Finding("backup", settings.store, Severity.WARNING, "there is no backup", cure)
+        else:
+            manifest = read_manifest(store, last)
+            yield _aged("backup", last, manifest.created, cure)
+            yield from _keys_of(site, store, last, manifest.sealed_to)
+    if settings.airflow_dump is not None:
+        cure = "Check the job that dumps Airflow's database (docs/backup.md)."
+        if settings.airflow_dump.is_file() and settings.airflow_dump.stat().st_size:
+            written_at = datetime.fromtimestamp(settings.airflow_dump.stat().st_mtime, UTC)
+            yield _aged("backup", str(settings.airflow_dump), written_at, cure)
+        else:
+            yield Finding("backup", str(settings.airflow_dump), Severity.WARNING, "does not exist, or is empty", cure)
+
+
+def _aged(check: str, subject: str, at: datetime, cure: str) -> Finding:
+    age = datetime.now(UTC) - at
+    what = f"{age / timedelta(hours=1):.1f} hours old"
+    return Finding(check, subject, Severity.OK if age < STALE else Severity.WARNING, what, "" if age < STALE else cure)
+
+
+def _keys_of(site: Site, store: Store, name: str, sealed_to: str | None) -> Iterator[Finding]:
+    """Tell that a passphrase was lost before it is needed; a recipient's private key is not on this machine."""
+    if sealed_to is None:
+        cure = "Set `backup.connection` or `backup.recipient`, or keep the keys by other means."
+        yield Finding("backup", f"{name} keys", Severity.WARNING, "it has no keys", cure)
+    elif sealed_to == PASSPHRASE:
+        passphrase = (
+            site.secrets.get(site.settings.backup.connection).password if site.settings.backup.connection else None
+        )
+        try:
+            unseal(name, read_small_part(store, name, BackupPart.KEYS), Opener(passphrase=passphrase))
+        except BackupError as error:
+            cure = "Give `backup.connection` the passphrase that people know, then: nightshift backup create"
+            yield Finding("backup", f"{name} keys", Severity.WARNING, error.detail, cure)
+        else:
+            yield Finding("backup", f"{name} keys", Severity.OK, "the passphrase of `backup.connection` opens them")
+    else:
+        yield Finding("backup", f"{name} keys", Severity.OK, "encrypted to the recipient; try its private key yearly")
+
+
+def look_at_restores(site: Site) -> Iterator[Finding]:
+    """Yield the restores of the ledger that no person has accepted: nothing is collected until then."""
+    for restore in restores_of(site.ledger, pending=True):
+        what = f"restored at {restore.noted_at:%Y-%m-%d %H:%M} UTC by {restore.noted_by}; nothing is collected"
+        cure = "Read the report, then: nightshift backup report --accept"
+        yield Finding("restore", restore.backup or "", Severity.WARNING, what, cure)

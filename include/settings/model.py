@@ -18,7 +18,7 @@ from include.settings.caches import CacheSettings
 from include.settings.errors import SettingsError
 from include.settings.prepare import ArtifactLimits, Block as _Block, Prepare, QualitySettings
 from include.settings.retention import CollectionSettings, Retention, TagRule
-from include.settings.services import Gateway, Notify, Paths, keys_below_var
+from include.settings.services import BackupSettings, Gateway, Notify, Paths, keys_below_var
 from include.settings.sites import CredentialSource, FederationSettings, RemoteSite, require_folders_below
 from include.settings.ssh import NodeSettings, ReplicaSettings, named_once
 from include.settings.stageout import CatalogueKind, StageoutSettings
@@ -375,6 +375,7 @@ class SiteSettings(_Block):
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
     notify: Notify = Notify()
+    backup: BackupSettings = BackupSettings()
     stores: Mapping[Name, StoreSettings] = Field(default_factory=dict)
     repositories: Mapping[Fqrn, RepositorySettings] = Field(default_factory=dict)
     slots: Mapping[Name, Slot] = Field(default_factory=dict)
@@ -432,6 +433,15 @@ class SiteSettings(_Block):
     def cache(self, name: str) -> CacheSettings:
         """The cache of that name; SettingsError names those that there are."""
         return _pick("cache", self.caches, name)
+
+    @model_validator(mode="after")
+    def _backups_have_a_store_of_their_own(self) -> SiteSettings:
+        name = self.backup.store
+        if name is not None and name not in self.stores:
+            raise fault(f"backups go to a store that is not configured: {name}", "Add it below `stores:`.")
+        if name is not None and name in {repository.store for repository in self.repositories.values()}:
+            raise fault(f"backups go to {name}, which readers of a repository see", "Name a store of their own.")
+        return self
 
     @model_validator(mode="after")
     def _caches_have_repositories(self) -> SiteSettings:

@@ -1,4 +1,4 @@
-"""Settings of Nightshift's own services, of its folders, and of notifications."""
+"""Settings of Nightshift's own services, of its folders, of backups and of notifications."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from include.settings.prepare import Block
-from include.settings.text_types import ConnectionId, SitePath, fault
+from include.settings.text_types import ConnectionId, Name, Schedule, SitePath, fault
 
 
 class Services(Block):
@@ -62,6 +62,29 @@ class Gateway(Block):
     def _a_certificate_has_a_key(self) -> Gateway:
         if (self.certificate is None) != (self.private_key is None):
             raise fault("`certificate` and `private_key` belong together", "Name both files, or neither.")
+        return self
+
+
+class BackupSettings(Block):
+    """Backups of ledger, gateway state, keys and settings (docs/backup.md)."""
+
+    store: Name | None = None
+    """The store, of `stores:`, that backups go to: a folder or a bucket of their own. None: no DAG makes any."""
+    schedule: Schedule | None = "30 10 * * *"
+    """Schedule of the DAG `backup`, in UTC; None: by hand only."""
+    keep: Annotated[int, Field(ge=1, le=10_000)] = 14
+    """So many of the newest backups stay."""
+    connection: ConnectionId | None = None
+    """The connection whose password is the passphrase that keys are encrypted to."""
+    recipient: SitePath | None = None
+    """PEM file of an RSA public key that keys are encrypted to. Without it and `connection`, keys are left out."""
+    airflow_dump: SitePath | None = None
+    """The file that a dump of Airflow's own database is written to; `nightshift preflight` reports its age."""
+
+    @model_validator(mode="after")
+    def _keys_are_for_one(self) -> BackupSettings:
+        if self.connection is not None and self.recipient is not None:
+            raise fault("keys are encrypted to a passphrase and to a recipient", "Keep `connection` or `recipient`.")
         return self
 
 

@@ -20,6 +20,8 @@ from include.settings.model import SiteSettings, StoreSettings
 from include.settings.secrets import Secrets, ledger_address
 from include.storage.kinds import Traits
 
+COPIES = "ledger-copies"
+"""Folder below `paths.var` of copies of the ledger that were taken before a migration."""
 MANY_HOSTS = ("Celery", "Kubernetes", "Edge")
 """Parts of the names of Airflow's executors that run tasks on more than one host."""
 
@@ -27,7 +29,8 @@ MANY_HOSTS = ("Celery", "Kubernetes", "Edge")
 def open_site_ledger(settings: SiteSettings, secrets: Secrets, environ: Mapping[str, str] | None = None) -> Engine:
     """The ledger in force, migrated; raises the errors of `include.ledger`, MissingConnection or BadConnection.
 
-    A file cannot be the ledger of workers on more than one host: SQLite with such an executor raises LedgerError.
+    Before it is migrated it is copied to a folder below `paths.var`. A file cannot be the ledger of workers on more
+    than one host: SQLite with such an executor raises LedgerError.
     """
     engine = open_ledger(ledger_address(settings, secrets, environ))
     executor = airflow_executor(os.environ if environ is None else environ)
@@ -35,7 +38,7 @@ def open_site_ledger(settings: SiteSettings, secrets: Secrets, environ: Mapping[
         url = shown(engine.url)
         hint = "set `ledger` to mysql+pymysql://host:port/database"
         raise LedgerError(f"ledger {url}: SQLite does not serve the workers of {executor}. Hint: {hint}.", url=url)
-    migrate(engine)
+    migrate(engine, copies=settings.paths.var / COPIES)
     return engine
 
 

@@ -21,6 +21,7 @@ from include.cvmfs.format.objects import load
 from include.cvmfs.revision.repository import ManifestVerifier
 from include.errors import NightshiftError
 from include.gateway.service.commits import ownership
+from include.ledger.restores import restores_of
 from include.publishers.capabilities import Operation, PublishRoute, require
 from include.settings.model import RepositorySettings
 from include.settings.traits import recorded_traits
@@ -242,8 +243,22 @@ def _run(collection: GarbageCollection, options: CollectionOptions) -> Collectio
         raise
 
 
+def require_restores_accepted(site: Site, fqrn: str) -> None:
+    """Call this before anything is removed by what the ledger knows. Raises CollectionRefused, LedgerError."""
+    pending = restores_of(site.ledger, pending=True)
+    if pending:
+        when = f"{pending[-1].noted_at:%Y-%m-%d %H:%M} UTC"
+        what = f"the ledger was restored from a backup at {when}, and its report is not accepted"
+        hint = "see `nightshift backup report`, then accept it: nightshift backup report --accept"
+        raise CollectionRefused(fqrn, what, hint=hint)
+
+
 def require_collectable(site: Site, fqrn: str) -> None:
-    """Check settings, manifest and the store's record; nothing is tried. Raises CollectionRefused, StoreError."""
+    """Check settings, manifest, and the records of store and ledger; nothing is tried.
+
+    Raises CollectionRefused, StoreError, LedgerError.
+    """
+    require_restores_accepted(site, fqrn)
     settings = site.settings.repository(fqrn)
     if not settings.garbage_collectable:
         what = "its settings do not allow garbage collection"

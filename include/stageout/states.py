@@ -87,6 +87,9 @@ TRANSFER_MOVES: Mapping[tuple[TransferState, TransferState], MoveRule] = {
     (_T.NEW, _T.KILLED): _PERSON,
     # a copy of an earlier attempt may still write
     (_T.NEW, _T.KILLING): _PERSON,
+    # the ledger was restored from a backup, and its copy exists
+    (_T.NEW, _T.COPIED): _PERSON,
+    (_T.RETRY_WAIT, _T.COPIED): _PERSON,
     # given back, or the submitter died before the job was recorded
     (_T.CLAIMED, _T.NEW): _SUBMITTER,
     (_T.CLAIMED, _T.SUBMITTED): _SUBMITTER,

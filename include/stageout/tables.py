@@ -287,16 +287,6 @@ stageout_times = Table(
     **TABLE_OPTIONS,
 )
 
-stageout_restores = Table(
-    "stageout_restores",
-    metadata,
-    # the ledger was restored from a backup of the time `since`: what came until `noted_at` may be missing
-    Column("since", UtcTime, primary_key=True),
-    Column("noted_at", UtcTime, nullable=False),
-    Column("noted_by", NAME, nullable=False),
-    **PLAIN_OPTIONS,
-)
-
 stageout_passes = Table(
     "stageout_passes",
     metadata,

@@ -4,7 +4,8 @@
 `stageout`: twice the load of its source with an outage of FTS in the middle, then its state machine. `engine`: the
 property tests of the repository format with fresh draws, and damaged input to all readers. `airflow`: the drills of
 tests/soak/airflow on a whole deployment. `cache`: readers of a shared cache beside warmers and trimmers that are
-killed. `cases`: the tests that are marked `thorough`, which `make test` leaves out.
+killed. `restore`: the drill of a restore, and restores that are killed at each step and at drawn moments. `cases`: the
+tests that are marked `thorough`, which `make test` leaves out.
 
 A part makes at least one round, and another one if there is time for it. It ends with code 1 at the first round that
 fails; a failing example then becomes an explicit one of the tests. The result goes into bench/results/soak.json.
@@ -98,13 +99,19 @@ def cache() -> bool:
     return not (outcome.errors or outcome.wrong or outcome.faults)
 
 
+def restore() -> bool:
+    """Tell whether restores that are killed again and again, and the drill of a restore, lose and double nothing."""
+    tests = ("tests/faults/test_restore_dies.py", "tests/integration/backup/test_drill.py")
+    return python("pytest", *tests, "-m", "thorough or not thorough", "-q", CI="true")
+
+
 def cases() -> bool:
     return python("pytest", "tests", "-m", "thorough", "-q", "-n", "2", "--dist", "loadfile", CI="true")
 
 
 PARTS: dict[str, Callable[[], bool]] = {
     "gateway": gateway, "collection": collection, "stageout": stageout, "engine": engine, "airflow": airflow,
-    "cache": cache, "cases": cases,
+    "cache": cache, "restore": restore, "cases": cases,
 }  # fmt: skip
 
 

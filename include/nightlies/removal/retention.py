@@ -27,6 +27,7 @@ from include.publishers.required_objects import topmost
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
 from include.settings.retention import Retention
+from include.site.collecting import require_restores_accepted
 from include.site.single_changes import SingleChange
 from include.site.site import Site
 
@@ -134,6 +135,7 @@ def remove_expired(site: Site, attempt: Attempt, plan: RetentionPlan) -> Removed
     planned = {decision.build.directory: decision for decision in plan.expired}
     if not planned:
         return RemovedBuilds(None)
+    require_restores_accepted(site, slot.repository)
     removal = _Judged(site, slot, planned, attempt.clock())
     removal.judge(site.head(slot.repository).revision)
     revision = None

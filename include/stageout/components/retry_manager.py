@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, or_, select
+from sqlalchemy import Connection, Row, or_, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
 from include.fts.errors import FtsError
 from include.ledger.engine import Bind, reading, writing
+from include.ledger.restores import LedgerRestore, note, restores_of
 from include.settings.sites import RemoteSite
 from include.stageout.attempts.queues import server_of
 from include.stageout.blocks import close_workflow, note_killed
@@ -32,7 +33,6 @@ from include.stageout.tables import (
     stageout_jobs,
     stageout_queues,
     stageout_requests,
-    stageout_restores,
     stageout_transfers,
 )
 from include.stageout.transfers import Transfer
@@ -66,7 +66,8 @@ def stray_files(
     with `clean_unknown`. `files`: how many files of a folder are listed, at most. `deletions`: how many are deleted, at
     most.
     """
-    since, lost = _ledger_since(stageout), restores(stageout.ledger)
+    since = _ledger_since(stageout)
+    lost = [(restore.since, restore.noted_at) for restore in restores_of(stageout.ledger)]
     if since is None:
         return
     old, left = now - timedelta(days=stageout.settings.unknown_days), deletions
@@ -163,21 +164,8 @@ def note_restore(bind: Bind, backup: str, *, by: str, now: datetime) -> datetime
     if since > now:
         raise RESTORE_REFUSED(backup, "the backup cannot be of a time in the future")
 
-    def work(connection: Connection) -> None:
-        known = connection.scalar(select(stageout_restores.c.since).where(stageout_restores.c.since == since))
-        if known is None:
-            connection.execute(insert(stageout_restores).values(since=since, noted_at=now, noted_by=by))
-
-    writing(bind, work)
+    note(bind, LedgerRestore(since, now, by))
     return since
-
-
-def restores(bind: Bind) -> Sequence[tuple[datetime, datetime]]:
-    """The restores of the ledger: the time of each backup, and when its restore was recorded."""
-    columns = stageout_restores.c
-    with reading(bind) as connection:
-        rows = connection.execute(select(columns.since, columns.noted_at).order_by(columns.since))
-        return [(row.since, row.noted_at) for row in rows]
 
 
 def _ledger_since(stageout: Stageout) -> datetime | None:

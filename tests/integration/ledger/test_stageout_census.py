@@ -15,10 +15,11 @@ from include.fts.client.client import FtsClient
 from include.fts.errors import CredentialNeeded
 from include.fts.states import FailureReason
 from include.ledger.engine import writing
+from include.ledger.restores import LedgerRestore, restores_of
 from include.stageout.archive import archive_transfers, forget_requests
 from include.stageout.claims import claim_queue
 from include.stageout.components.census import CensusLimits, take_census
-from include.stageout.components.retry_manager import note_restore, restores
+from include.stageout.components.retry_manager import note_restore
 from include.stageout.errors import PLACE_UNLISTED, RESTORE_REFUSED
 from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome, last_findings, record_findings
 from include.stageout.states import TransferJobState, TransferState
@@ -298,7 +299,7 @@ def test_what_was_written_between_a_backup_of_the_ledger_and_its_restore_is_neve
     backup, restored = NOW - 60 * DAY, NOW - 50 * DAY
     for _ in range(2):
         assert note_restore(ledger, backup.isoformat(), by="operator", now=restored) == backup
-    assert restores(ledger) == [(backup, restored)]
+    assert restores_of(ledger) == [LedgerRestore(backup, restored, "operator")]
     lost, before, after = (f"{ANN}/{name}.root" for name in ("lost", "before", "after"))
     place.put(lost, modified=backup + DAY)
     place.put(before, modified=backup - DAY)
@@ -315,7 +316,7 @@ def test_a_restore_from_a_time_that_cannot_be_is_refused(ledger):
     for backup in ("2026-11-20T12:00:00", "yesterday", (NOW + DAY).isoformat()):  # no zone, no time, the future
         with refused(RESTORE_REFUSED):
             note_restore(ledger, backup, by="operator", now=NOW)
-    assert restores(ledger) == []
+    assert restores_of(ledger) == []
 
 
 def test_a_ledger_that_has_forgotten_its_first_requests_is_as_old_as_its_archive(ledger, stageout, place):

@@ -12,6 +12,7 @@ RANKS = (
     ("hooks",),
     ("include.cli", "include.pages"),
     ("include.monitoring",),
+    ("include.backup",),
     ("include.benchmarks", "include.federation"),
     ("include.quality", "include.nightlies.removal", "include.stageout"),
     ("include.nightlies.steps",),

@@ -14,7 +14,7 @@ REFUSED = {"one", "said", "found", "wanted", "known", "seen", "there", "theirs"}
 ALLOWED = {
     "include": 6, "include/benchmarks": 59, "include/cvmfs": 14, "include/fts": 7, "include/ledger": 4,
     "include/monitoring": 67, "include/nightlies": 139, "include/notify": 3, "include/provenance": 20,
-    "include/publishers": 66, "include/quality": 9, "include/replicas": 3, "include/site": 5, "include/stageout": 121,
+    "include/publishers": 66, "include/quality": 9, "include/replicas": 3, "include/site": 5, "include/stageout": 120,
     "include/storage": 1, "lab": 56, "lab/commands": 2, "lab/fts": 14, "lab/servers": 1, "triggers": 1,
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ from tests.fakes.refused import refused
 
 T, J, C = TransferState, TransferJobState, StageoutComponent
 TRANSFERS = """
-new: claimed killed killing
+new: claimed killed killing copied
 claimed: new submitted retry-wait needs-credential failed killing
 submitted: active copied retry-wait needs-credential failed killing
 active: submitted copied retry-wait needs-credential failed killing
@@ -34,7 +34,7 @@ registered: cleaning
 cleaning: cleaned kept
 cleaned:
 kept:
-retry-wait: new killed killing
+retry-wait: new killed killing copied
 needs-credential: new killed killing
 failed: new
 killing: killed copied

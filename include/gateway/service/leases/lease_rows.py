@@ -291,6 +291,17 @@ def remember(connection: sqlite3.Connection, clock: Clock) -> None:
     )
 
 
+def begin_again(connection: sqlite3.Connection, now_ms: int) -> None:
+    """Turn a state from a backup into one to begin with: no lease, no finished commit, no memory of revisions.
+
+    Disabled repositories stay so. Numbers of leases go on from the time, above all that were given out since.
+    """
+    for table in ("lease", "finished", "payload", "revision", "clock"):
+        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone():
+            connection.execute(f"DELETE FROM {table}")  # noqa: S608
+    connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'lease'", (now_ms,))
+
+
 def _log_step(step_ms: int) -> None:
     log.warning(
         "the wall clock was set; leases end as before, by the monotonic clock",
