@@ -8,8 +8,9 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "ledger_version"
 LOCK_TIMEOUT_S = 60
 COPIES_KEPT = 3
+FILE_MODE = 0o640
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,16 @@ def migrate(engine: Engine, *, copies: Path | None = None) -> str:
                 if copies is not None and version(engine) is not None:
                     _keep_copy(engine, copies, head)
                 writing(engine, _upgrade)
+                _protect(engine)
     return head
+
+
+def _protect(engine: Engine) -> None:
+    """Take the ledger's file from others: it names users and their files."""
+    if engine.dialect.name == "sqlite" and engine.url.database:
+        file = Path(engine.url.database)
+        with suppress(PermissionError):  # of another account, who has made it
+            file.chmod(stat.S_IMODE(file.stat().st_mode) & FILE_MODE)
 
 
 def _keep_copy(engine: Engine, folder: Path, head: str) -> None:

@@ -25,7 +25,7 @@ import include.provenance.records
 import include.replicas.states
 import include.settings.traits
 import include.stageout.tables
-from include.ledger.engine import reading, writing
+from include.ledger.engine import open_ledger, reading, writing
 from include.ledger.errors import LedgerError
 from include.ledger.metadata import metadata
 from include.ledger.migrate import VERSION_TABLE, migrate, version
@@ -62,6 +62,16 @@ def test_the_tables_are_those_that_are_declared(ledger):
 
 def test_a_second_migration_changes_nothing(ledger):
     assert migrate(ledger) == version(ledger) == "v0006"
+
+
+def test_the_file_of_a_ledger_is_not_for_others_also_of_one_that_exists(tmp_path):
+    file = tmp_path / "ledger.db"
+    file.touch(mode=0o666)
+    file.chmod(0o666)
+    ledger = open_ledger(f"sqlite:///{file}")
+    migrate(ledger)
+    ledger.dispose()
+    assert file.stat().st_mode & 0o777 == 0o640
 
 
 def test_a_migration_that_was_killed_half_way_is_finished(empty):
