@@ -31,7 +31,7 @@ HEAD_BYTES = 1 << 18
 """Bytes of a file that are read for its manifest, which may be as long as half of it."""
 SMALL_BYTES = 20 << 20
 """Bytes of a file that are read for settings and keys."""
-NAME = re.compile(r"nightshift-\d{8}T\d{6}Z-[0-9a-f]{8}\.backup")
+NAME = re.compile(r"nightshift-\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.backup")
 BLOCK = 1 << 20
 _TEXT = Annotated[str, Field(max_length=1024)]
 _SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -145,7 +145,7 @@ _UNPACKER = zstandard.ZstdDecompressor()
 
 def new_name(created: datetime, number: str) -> str:
     """Return the name of a backup. `number`: eight hexadecimal digits by chance."""
-    return f"nightshift-{created.astimezone(UTC):%Y%m%dT%H%M%SZ}-{number}.backup"
+    return f"nightshift-{created.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-{number}.backup"
 
 
 # -- writing

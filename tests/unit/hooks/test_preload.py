@@ -41,7 +41,7 @@ def test_most_that_tasks_import_is_there_before_and_nothing_heavy() -> None:
     there = set(done.stdout.split())
     assert not there & HEAVY
     missing = {name for name in imported_late() - there if not name.startswith(LEFT_TO_TASKS)}
-    assert missing == {"include.storage.objects"}
+    assert missing == set()
 
 
 def test_components_preload_and_tasks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
