@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.main import console
 from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
 
 if TYPE_CHECKING:
@@ -83,15 +82,13 @@ def create(
 @app.command("list")
 def listed(folder: Folder = None, as_json: AsJson = False) -> None:
     """List the backups, the newest first. The ledger is not needed. Exit code 1 if one cannot be read."""
-    from rich.table import Table
-
     from include.backup.archive import read_manifest
     from include.backup.create import backup_store, names_in
     from include.backup.errors import BackupError
 
     unread = 0
     documents = []
-    table = Table("backup", "created (UTC)", "MiB", "ledger", "Nightshift", "keys", box=None, pad_edge=False)
+    lines = []
     with refusing():
         store = backup_store(*_configured(), folder)
         for name in names_in(store):
@@ -100,15 +97,17 @@ def listed(folder: Folder = None, as_json: AsJson = False) -> None:
             except BackupError as error:
                 unread += 1
                 documents.append({"name": name, "fault": str(error)})
-                table.add_row(name, printable(str(error.detail)))
+                lines.append(f"{name}  {printable(str(error.detail))}")
                 continue
             documents.append(json.loads(manifest.format()))
-            size, keys = f"{manifest.size / (1 << 20):.1f}", manifest.sealed_to or "none"
-            table.add_row(name, f"{manifest.created:%Y-%m-%d %H:%M}", size, manifest.ledger, manifest.nightshift, keys)
+            versions = f"ledger {manifest.ledger}, Nightshift {manifest.nightshift}"
+            size, keys = manifest.size / (1 << 20), manifest.sealed_to or "none"
+            lines.append(f"{name}  {size:8.1f} MiB  {versions}, keys: {keys}")
     if as_json:
         typer.echo(json.dumps(documents, indent=1))
     else:
-        console().print(table if documents else f"no backup in {store.url}")
+        # whole names, to be copied: a table would cut them
+        typer.echo("\n".join(lines) or f"no backup in {store.url}")
     raise typer.Exit(1 if unread else 0)
 
 
