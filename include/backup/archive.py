@@ -223,6 +223,8 @@ def opened(file: Path, name: str = "") -> Iterator[OpenedBackup]:
             yield OpenedBackup(name or file.name, content)
     except (FileNotFoundError, IsADirectoryError):
         raise BACKUP_UNKNOWN(name or file.name, f"there is no file {file}") from None
+    except PermissionError:
+        raise BACKUP_UNKNOWN(name or file.name, f"this account may not read {file}") from None
 
 
 class OpenedBackup:
@@ -259,7 +261,7 @@ class OpenedBackup:
                 while stored.read(BLOCK):
                     pass
                 sums = PartSum(stored.count, stored.digest.hexdigest(), count, content.hexdigest())
-        except (tarfile.TarError, EOFError, OSError, zstandard.ZstdError):
+        except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError, zstandard.ZstdError):
             raise self._damaged(part) from None
         if sums != expected:
             raise self._damaged(part)
@@ -285,7 +287,7 @@ class _Summed:
 
 def _source(archive: tarfile.TarFile, part: BackupPart) -> IO[bytes]:
     for member in archive:
-        if member.name == part.value and member.isreg():
+        if member.name == part.value and member.isreg() and not member.issparse():
             source = archive.extractfile(member)
             if source is not None:
                 return source
@@ -303,7 +305,7 @@ def _manifest_of(name: str, content: IO[bytes]) -> BackupManifest:
                 if source is None or member is None or member.size > HEAD_BYTES // 2:
                     raise BACKUP_DAMAGED(name, "it is no backup of Nightshift, or its beginning is cut")
                 texts.append(source.read())
-    except (tarfile.TarError, EOFError, OSError):
+    except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError):
         raise BACKUP_DAMAGED(name, "it is no backup of Nightshift, or its beginning is cut") from None
     text, digest = texts
     if hashlib.sha256(text).hexdigest().encode() != digest:

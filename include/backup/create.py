@@ -36,6 +36,7 @@ from include.backup.errors import BACKUP_DAMAGED, BACKUP_NO_ROOM, KEYS_LOCKED, B
 from include.backup.seal import PASSPHRASE, RECIPIENT, SealTo, fault_of, key_files, seal
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.errors import CvmfsError
+from include.cvmfs.format.keys import KeyFile
 from include.ledger.copies import copy_ledger, size_of
 from include.ledger.migrate import version
 from include.settings.errors import SettingsError
@@ -103,6 +104,12 @@ def create(
             parts.add(BackupPart.KEYS, seal(files, to))
         else:
             parts.notes.append(f"there are no keys in {site.settings.gateway.keys}")
+        parts.notes += [
+            f"the key that signs {fqrn} is not in {site.settings.gateway.keys}"
+            for fqrn, repository in site.settings.repositories.items()
+            # a repository of a gateway elsewhere has its key there
+            if files and repository.gateway_admin is not None and f"{fqrn}{KeyFile.REPOSITORY.value}" not in files
+        ]
         parts.add_gateway()
         parts.add_ledger()
         manifest = BackupManifest(
@@ -138,11 +145,18 @@ def prune(site: Site, store: Store, *, keep: int) -> Sequence[str]:
         except BackupError as error:
             log.warning("not counted and not deleted: %s", error)
             continue
-        if manifest.is_of([*site.settings.repositories], [*site.settings.sites]):
+        if _same_site(manifest, site):
             ours.append(name)
     gone = ours[keep:]
     store.delete(gone)
     return gone
+
+
+def _same_site(manifest: BackupManifest, site: Site) -> bool:
+    """Tell it more strictly than for a restore: two sites may send to one storage, and keep backups in one place."""
+    own = {*site.settings.repositories} or {*site.settings.sites}
+    other = {*manifest.repositories} or {*manifest.sites}
+    return bool(own & other) or not (own or other)
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def make_report(site: Site, *, by: str, now: datetime, accepts: bool = False) ->
         return RestoreReport((), ())
     lines = [line for fqrn in sorted(site.settings.repositories) for line in _repository(site, fqrn)]
     if site.settings.sites:
-        lines += _transfers(site, by, now, moves=accepts)
+        lines += _transfers(site, by, now, since=restores[0].since, moves=accepts)
     if accepts:
         accept(site.ledger, by=by[:128], now=now)
     return RestoreReport(restores, lines)
@@ -139,11 +139,11 @@ def _repository(site: Site, fqrn: str) -> Iterator[RestoreLine]:
 # -- transfers
 
 
-def _transfers(site: Site, by: str, now: datetime, *, moves: bool) -> Iterator[RestoreLine]:
+def _transfers(site: Site, by: str, now: datetime, *, since: datetime, moves: bool) -> Iterator[RestoreLine]:
     stageout = open_stageout(site, f"restore by {by}"[:128])
     while moves and release_dead(site.ledger, limit=AT_ONCE, now=now):
         pass
-    yield from _copies_of_unsent(stageout, now, moves=moves)
+    yield from _copies_of_unsent(stageout, now, since=since, moves=moves)
     columns = stageout_transfers.c
     running = [state.value for state in _T if state not in TRANSFER_ENDED and state not in _UNSENT]
     query = select(columns.state, func.count()).where(columns.state.in_(running)).group_by(columns.state)
@@ -158,7 +158,7 @@ def _transfers(site: Site, by: str, now: datetime, *, moves: bool) -> Iterator[R
         yield RestoreLine(outcome, f"{finding.site}: {subject}" if finding.site else subject, finding.reason)
 
 
-def _copies_of_unsent(stageout: Stageout, now: datetime, *, moves: bool) -> Iterator[RestoreLine]:
+def _copies_of_unsent(stageout: Stageout, now: datetime, *, since: datetime, moves: bool) -> Iterator[RestoreLine]:
     """Transfers that were sent after the backup, as their copies show: they are not sent again."""
     existing = shown = absent = 0
     for rows in _unsent(stageout.ledger):
@@ -173,18 +173,22 @@ def _copies_of_unsent(stageout: Stageout, now: datetime, *, moves: bool) -> Iter
                 what = f"{len(of_site)} transfers of {owner} that were not sent cannot be compared: {error}"
                 yield RestoreLine(RestoreOutcome.DECIDE, name, what)
                 continue
-            copied = []
+            copied, written_at = list[Row[Any]](), dict[int, datetime]()
             for row in of_site:
                 answer = answers[row.destination_name]
-                if isinstance(answer, FileFacts) and row.size in (None, answer.size):
+                # without a sum, the old file of a task that replaces it would be taken for the new one
+                again = row.may_overwrite and row.checksum is None
+                if isinstance(answer, FileFacts) and row.size in (None, answer.size) and not again:
                     copied.append(row)
-                elif answer is not None:
+                    written_at[row.id] = answer.modified or since
+                elif answer is not None and not again:
                     what = f"transfer {row.id}: its destination is another file, or cannot be compared"
                     yield RestoreLine(RestoreOutcome.DECIDE, name, what)
                 else:
                     absent += 1
             if moves:
-                move_transfers(stageout.ledger, [_adopted(row) for row in copied], StageoutComponent.PERSON, now=now)
+                adopted = [_adopted(row, written_at[row.id]) for row in copied]
+                move_transfers(stageout.ledger, adopted, StageoutComponent.PERSON, now=now)
             existing += len(copied)
             yield from map(_line_of, copied[: max(0, SHOWN - shown)])
             shown += len(copied)
@@ -192,7 +196,7 @@ def _copies_of_unsent(stageout: Stageout, now: datetime, *, moves: bool) -> Iter
         what = f"{existing - SHOWN} more transfers whose copies exist"
         yield RestoreLine(RestoreOutcome.RECONCILED, "transfers", what)
     if absent:
-        what = f"{absent} have no copy, and are sent"
+        what = f"{absent} have no copy, or replace one, and are sent"
         yield RestoreLine(RestoreOutcome.COMPARED, "transfers", what)
 
 
@@ -204,11 +208,11 @@ def _line_of(row: Row[Any]) -> RestoreLine:
     return RestoreLine(RestoreOutcome.RECONCILED, row.destination, what)
 
 
-def _adopted(row: Row[Any]) -> TransferMove:
+def _adopted(row: Row[Any], copied_at: datetime) -> TransferMove:
     # as if FTS had found it there: what is not the file of the request is never taken for it
     failure = None if row.may_overwrite else TransferFailureClass.DESTINATION_EXISTS
     reason = "the ledger was restored from a backup, and the copy exists: it is compared with the request"
-    return TransferMove(row.id, _T(row.state), _T.COPIED, reason, failure=failure)
+    return TransferMove(row.id, _T(row.state), _T.COPIED, reason, failure=failure, copied_at=copied_at)
 
 
 def _unsent(bind: Bind) -> Iterator[Sequence[Row[Any]]]:

@@ -26,7 +26,7 @@ from include.cvmfs.format.keys import KeyFile, locked_keys, save_key_file
 from include.gateway.service.leases.lease_rows import SCHEMA_VERSION, begin_again
 from include.ledger.copies import ROOM_LEFT, load_dump
 from include.ledger.engine import open_ledger, reading, writing
-from include.ledger.errors import LedgerError
+from include.ledger.errors import LedgerError, LedgerUnavailable
 from include.ledger.migrate import migrate
 from include.ledger.restores import LedgerRestore, note, restores_of
 from include.settings.model import SiteSettings
@@ -60,8 +60,11 @@ def restore_settings(backup: OpenedBackup, file: Path) -> bool:
     if file.exists() or BackupPart.SETTINGS not in backup.manifest.parts:
         return False
     content = b"".join(backup.pieces(BackupPart.SETTINGS))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    _write(file, iter([content]), mode=0o640)
+    staged = file.with_name(f"{file.name}.restoring")
+    _discard(staged)
+    _write(staged, iter([content]), mode=0o640)
+    _move(staged, file)
+    _discard(staged)
     return True
 
 
@@ -117,7 +120,7 @@ class _LedgerFile:
             _require_unused(name, self.file)
         room = shutil.disk_usage(self.file.parent).free
         needed = self.backup.manifest.parts[BackupPart.LEDGER].content_bytes + ROOM_LEFT
-        if room < needed and not self.file.exists():
+        if room < needed and not self._is_done():
             what = f"its ledger has {needed >> 20} MiB, and {self.file.parent} has {room >> 20} MiB left"
             raise BACKUP_NO_ROOM(name, what)
 
@@ -136,7 +139,8 @@ class _LedgerFile:
             connection.execute("PRAGMA journal_mode = DELETE")
         _sync(self.staged)
         self.options.on_step("ledger noted")
-        if self.file.exists():  # empty, and no process has it open
+        if self.file.exists():
+            _require_unused(self.backup.manifest.name, self.file)  # again: unpacking took its time
             _discard(self.file)
         _move(self.staged, self.file)
         _discard(self.staged)
@@ -147,6 +151,8 @@ class _LedgerFile:
         engine = open_ledger(self.url)
         try:
             return any(restore.backup == self.backup.manifest.name for restore in restores_of(engine))
+        except LedgerUnavailable:
+            raise
         except (SQLAlchemyError, LedgerError):
             return False  # another ledger, of another version, or none
         finally:
@@ -198,6 +204,8 @@ class _LedgerServer:
             return False
         try:
             return any(restore.backup == self.name for restore in restores_of(self.engine))
+        except LedgerUnavailable:
+            raise
         except (SQLAlchemyError, LedgerError):
             return False  # of a version before restores had names
 
@@ -210,6 +218,9 @@ class _LedgerServer:
         present.reflect(connection)
         mark = present.tables.get(LOADING)
         left = [table for table in present.tables.values() if table is not mark]
+        loading = None if mark is None else connection.scalar(text(f"SELECT backup FROM {LOADING}"))  # noqa: S608
+        if left and loading != self.name:
+            raise RESTORE_IN_USE(self.name, f"the database of the ledger has {len(left)} tables")
         present.drop_all(connection, tables=left)
         if mark is None:
             connection.execute(text(f"CREATE TABLE {LOADING} (backup VARCHAR(128) NOT NULL) ENGINE=InnoDB"))
@@ -260,24 +271,24 @@ class _GatewayState:
         self.options.on_step("gateway unpacked")
         try:
             with closing(sqlite3.connect(self.staged, isolation_level=None)) as state:
-                self._require_schema(state)
+                (schema,) = state.execute("PRAGMA user_version").fetchone()
+                if schema != SCHEMA_VERSION:
+                    _discard(self.staged)
+                    what = f"has schema {schema}, and this version {SCHEMA_VERSION}: it is left out"
+                    return f"gateway state: {what}; the gateway begins without it, and no repository is disabled"
                 state.execute("BEGIN IMMEDIATE")
                 begin_again(state, int(now.astimezone(UTC).timestamp() * 1000))
                 state.execute("CREATE TABLE IF NOT EXISTS restored (backup TEXT NOT NULL)")
                 state.execute("INSERT INTO restored VALUES (?)", (self.name,))
                 state.execute("COMMIT")
         except sqlite3.Error as error:
-            raise BackupError(self.name, f"its gateway state cannot be used: {error}; restore without it") from None
+            _discard(self.staged)
+            return f"gateway state: damaged ({error}), and left out; the gateway begins without it"
         _sync(self.staged)
         self.options.on_step("gateway cleared")
         _move(self.staged, self.file)
         self.options.on_step("gateway placed")
         return f"gateway state {self.file}: restored without its leases"
-
-    def _require_schema(self, state: sqlite3.Connection) -> None:
-        (schema,) = state.execute("PRAGMA user_version").fetchone()
-        if schema != SCHEMA_VERSION:
-            raise BackupError(self.name, f"its gateway state has schema {schema}, this version knows {SCHEMA_VERSION}")
 
     def _is_done(self) -> bool:
         try:

@@ -157,6 +157,7 @@ def restore(
     from include.settings.secrets import EnvSecrets
 
     with refusing(), _opened(backup, folder) as (content, _):
+        content.manifest.require_readable()
         content.check()
         if restore_settings(content, settings_path()):
             typer.echo(f"settings {settings_path()}: restored")

@@ -133,7 +133,10 @@ def _place(url: URL) -> list[str]:
     place = [f"--socket={socket}"] if socket else [f"--host={url.host or 'localhost'}", "--protocol=TCP"]
     place += [f"--port={url.port}"] if url.port and not socket else []
     place += [f"--user={url.username}"] if url.username else []
-    place += [f"--ssl-ca={url.query['ssl_ca']}"] if "ssl_ca" in url.query else []
+    for name in ("ssl_ca", "ssl_capath"):
+        place += [f"--{name.replace('_', '-')}={url.query[name]}"] if name in url.query else []
+    # as the ledger's own connections do: the client would go on without TLS, or with any server's certificate
+    place += ["--ssl", "--ssl-verify-server-cert"] if {"ssl_ca", "ssl_capath"} & url.query.keys() else []
     # newer clients ask for TLS where they are not told otherwise
     return place + ["--skip-ssl"] * (url.query.get("ssl_disabled") == "true")
 

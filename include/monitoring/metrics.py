@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, and_, func, select
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -135,10 +135,20 @@ def of_nights(connection: Connection, slots: Iterable[str], now: datetime) -> It
     of_links = {(row.slot, row.path): (now.date() - row.day).total_seconds() for row in rows}
     text = "From the day of the newest build that the link led to until today"
     yield _filled("link_build_age_seconds", text, ("slot", "path"), of_links)
-    ids = select(func.max(quality.c.id)).where(quality.c.slot.in_(names)).group_by(quality.c.slot, quality.c.suite)
+    newest_day = select(quality.c.slot, quality.c.suite, func.max(quality.c.build_date).label("day")).where(
+        quality.c.slot.in_(names)
+    )
+    day = newest_day.group_by(quality.c.slot, quality.c.suite).subquery()
+    same = and_(day.c.slot == quality.c.slot, day.c.suite == quality.c.suite, day.c.day == quality.c.build_date)
+    ids = select(func.max(quality.c.id)).join(day, same).group_by(quality.c.slot, quality.c.suite)
     rows = connection.execute(select(quality).where(quality.c.id.in_(ids)))
     verdicts = {(row.slot, row.suite, row.verdict): 1 for row in rows}
-    yield _filled("quality_verdict", "1 for the last verdict of a suite", ("slot", "suite", "verdict"), verdicts)
+    yield _filled(
+        "quality_verdict",
+        "1 for the last verdict of a suite on the newest build",
+        ("slot", "suite", "verdict"),
+        verdicts,
+    )
 
 
 def of_disk(folder: Path) -> Iterator[Metric]:

@@ -295,6 +295,9 @@ def look_at_backups(site: Site) -> Iterator[Finding]:
             manifest = read_manifest(store, last)
             yield _aged("backup", last, manifest.created, cure)
             yield from _keys_of(site, store, last, manifest.sealed_to)
+            cure = "Make backups where the gateway's state and the keys are (docs/backup.md)."
+            for note in manifest.notes:
+                yield Finding("backup", last, Severity.WARNING, note, cure)
     if settings.airflow_dump is not None:
         cure = "Check the job that dumps Airflow's database (docs/backup.md)."
         if settings.airflow_dump.is_file() and settings.airflow_dump.stat().st_size:

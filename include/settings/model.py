@@ -439,8 +439,11 @@ class SiteSettings(_Block):
         name = self.backup.store
         if name is not None and name not in self.stores:
             raise fault(f"backups go to a store that is not configured: {name}", "Add it below `stores:`.")
-        if name is not None and name in {repository.store for repository in self.repositories.values()}:
-            raise fault(f"backups go to {name}, which readers of a repository see", "Name a store of their own.")
+        for other in {repository.store for repository in self.repositories.values()} if name is not None else ():
+            own, of_readers = (f"{self.stores[each].url.rstrip('/')}/" for each in (str(name), other))
+            if own.startswith(of_readers) or of_readers.startswith(own):
+                what = f"backups go to {name}, which readers of a repository may see: it overlaps the store {other}"
+                raise fault(what, "Name a store of their own.")
         return self
 
     @model_validator(mode="after")

@@ -41,6 +41,7 @@ class Queue(Enum):
 
 
 _OF_DAGS = {
+    "backup": Queue.GATEWAY_HOST,
     "federation_benchmark": Queue.BENCHMARK,
     "nightly_gc": Queue.GATEWAY_HOST,
     "repository_care": Queue.GATEWAY_HOST,

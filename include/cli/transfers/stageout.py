@@ -233,7 +233,9 @@ def restored(
     from include.stageout.components.retry_manager import note_restore
 
     with refusing():
-        at = note_restore(open_site().ledger, since, by=holder(), now=datetime.now(UTC))
+        site = open_site()
+        margin = timedelta(days=site.settings.stageout.unknown_days)
+        at = note_restore(site.ledger, since, by=holder(), now=datetime.now(UTC), margin=margin)
     typer.echo(f"the census reports unknown files written from {at.isoformat()} until now, and deletes none of them")
 
 

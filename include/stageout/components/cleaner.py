@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 
 from include.errors import NightshiftError
 from include.federation.records import SITE_FAILED
 from include.fts.states import FailureReason, FailureScope
 from include.ledger.engine import reading
+from include.ledger.restores import restores_of
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
 from include.stageout.findings import DONE_WITH_SOURCE, is_same_file, kept_because, removal_wait
@@ -69,6 +70,8 @@ def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> Cle
     `stageout`: ledger, settings, sites and their storages. `limit`: how many transfers of each state are taken, at
     most.
     """
+    if restores_of(stageout.ledger, pending=True):
+        return CleanReport()  # the ledger may lack who else needs a source: a person accepts its restore first
     counts = Counter[TransferState | None]()
 
     def cleaned(claim: Callable[..., ClaimedRows[Transfer]]) -> int:
@@ -146,12 +149,18 @@ def _removed(
 
 
 def _needed(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str, int]:
-    """Sources that a transfer needs which may still be copied, or copied again: the name, and the id of one."""
+    """Sources that a transfer needs which may still be copied, or copied again, or whose source a person keeps: the
+    name, and the id of one."""
     transfers, queues = stageout_transfers.c, stageout_queues.c
     query = (
         select(transfers.source_name, transfers.id, queues.source)
         .join(stageout_queues, transfers.queue == queues.id)
-        .where(transfers.state.not_in([state.value for state in DONE_WITH_SOURCE]))
+        .where(
+            or_(
+                transfers.state.not_in([state.value for state in DONE_WITH_SOURCE]),
+                and_(transfers.kept_by.is_not(None), transfers.state != _T.CLEANED.value),
+            )
+        )
     )
     with reading(stageout.ledger) as connection:
         return {

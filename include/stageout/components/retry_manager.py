@@ -147,11 +147,12 @@ def _owners(stageout: Stageout, site: str) -> list[str]:
         return sorted(connection.scalars(query))
 
 
-def note_restore(bind: Bind, backup: str, *, by: str, now: datetime) -> datetime:
+def note_restore(bind: Bind, backup: str, *, by: str, now: datetime, margin: timedelta) -> datetime:
     """Record that the ledger was restored from a backup. Again with the same time, it changes nothing.
 
     `backup`: the time of the backup, as 2026-11-23T12:00:00Z: what was requested later is lost. `by`: who restored it.
-    `now`: when; until then requests may be lost. Returns the time of the backup, UTC. Raises StageoutError:
+    `now`: when; until then requests may be lost. `margin`: how long before its request a file may have been written.
+    Returns the time since which unknown files are never deleted, UTC. Raises StageoutError:
     RESTORE_REFUSED for what is no time with a zone, and for a time in the future.
     """
     try:
@@ -164,8 +165,8 @@ def note_restore(bind: Bind, backup: str, *, by: str, now: datetime) -> datetime
     if since > now:
         raise RESTORE_REFUSED(backup, "the backup cannot be of a time in the future")
 
-    note(bind, LedgerRestore(since, now, by))
-    return since
+    note(bind, LedgerRestore(since - margin, now, by))
+    return since - margin
 
 
 def _ledger_since(stageout: Stageout) -> datetime | None:

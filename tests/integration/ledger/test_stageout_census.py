@@ -298,7 +298,7 @@ def test_a_new_or_lost_ledger_deletes_nothing(ledger, stageout, place):
 def test_what_was_written_between_a_backup_of_the_ledger_and_its_restore_is_never_deleted(ledger, stageout, place):
     backup, restored = NOW - 60 * DAY, NOW - 50 * DAY
     for _ in range(2):
-        assert note_restore(ledger, backup.isoformat(), by="operator", now=restored) == backup
+        assert note_restore(ledger, (backup + HOUR).isoformat(), by="operator", now=restored, margin=HOUR) == backup
     assert restores_of(ledger) == [LedgerRestore(backup, restored, "operator")]
     lost, before, after = (f"{ANN}/{name}.root" for name in ("lost", "before", "after"))
     place.put(lost, modified=backup + DAY)
@@ -315,7 +315,7 @@ def test_what_was_written_between_a_backup_of_the_ledger_and_its_restore_is_neve
 def test_a_restore_from_a_time_that_cannot_be_is_refused(ledger):
     for backup in ("2026-11-20T12:00:00", "yesterday", (NOW + DAY).isoformat()):  # no zone, no time, the future
         with refused(RESTORE_REFUSED):
-            note_restore(ledger, backup, by="operator", now=NOW)
+            note_restore(ledger, backup, by="operator", now=NOW, margin=timedelta())
     assert restores_of(ledger) == []
 
 

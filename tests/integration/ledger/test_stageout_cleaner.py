@@ -12,6 +12,7 @@ from include.federation.records import SITE_FAILED
 from include.fts.errors import FtsUnreachable
 from include.fts.states import FailureReason
 from include.ledger.engine import reading
+from include.ledger.restores import LedgerRestore, accept, note
 from include.settings.sites import ChecksumMode
 from include.stageout.archive import history
 from include.stageout.components.cleaner import CleanReport, clean
@@ -117,6 +118,27 @@ def test_a_person_keeps_sources_until_the_cleaner_has_looked(ledger, place, stag
     assert cleaned(stageout) == CleanReport(registered=1, cleaned=1, kept=2)
     assert {row.reason for row in rows_of(ledger, kept)} == {"ann asked to keep it"}
     assert states(ledger)[claimed] is T.CLEANED
+
+
+def test_a_source_that_is_kept_for_one_transfer_stays_for_all(ledger, place, stageout):
+    name = "/store/temp/user/ann/shared.root"
+    (first,), (second,) = (left(ledger, place, T.CLEANING, source_name=name) for _ in range(2))
+    assert keep(ledger, by="ann", ids=[first], owner="ann") == {first}
+    cleaned(stageout)
+    assert states(ledger) == {first: T.KEPT, second: T.CLEANING}
+    later = NOW + GIVEN_UP + timedelta(hours=1)
+    cleaned(stageout, later)
+    assert states(ledger)[second] is T.KEPT
+    assert place.removed == []
+
+
+def test_nothing_is_removed_by_a_restored_ledger_that_nobody_has_accepted(ledger, place, stageout):
+    left(ledger, place, T.CLEANING)
+    note(ledger, LedgerRestore(NOW, NOW, "operator"))
+    assert cleaned(stageout) == CleanReport()
+    assert place.removed == []
+    assert accept(ledger, by="operator", now=NOW) == 1
+    assert cleaned(stageout) == CleanReport(cleaned=1)
 
 
 def test_a_source_that_changed_after_its_copy_is_kept(ledger, place, stageout):
