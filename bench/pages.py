@@ -84,9 +84,9 @@ def main() -> int:
             site = _site(engine, folder)
             sums = _sums_s(_client(site)) if options.transfers else {}
             times = _ask(_client(site), filled, options.requests, options.transfers)
-            for name, milliseconds in times.items():
+            for page, milliseconds in times.items():
                 figures = _figures(milliseconds)
-                print(f"{name:20} p50 {figures['p50_ms']:7.1f} ms  p95 {figures['p95_ms']:7.1f} ms", flush=True)
+                print(f"{page:20} p50 {figures['p50_ms']:7.1f} ms  p95 {figures['p95_ms']:7.1f} ms", flush=True)
             submission = _submit(site) if options.transfers else {}
     return _conclude(times, filled, options, {"fill_s": round(took)} | sums | submission)
 

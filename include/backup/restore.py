@@ -26,7 +26,7 @@ from include.cvmfs.format.keys import KeyFile, locked_keys, save_key_file
 from include.gateway.service.leases.lease_rows import SCHEMA_VERSION, begin_again
 from include.ledger.copies import ROOM_LEFT, load_dump
 from include.ledger.engine import open_ledger, reading, writing
-from include.ledger.errors import LedgerError, LedgerUnavailable
+from include.ledger.errors import LedgerError
 from include.ledger.migrate import migrate
 from include.ledger.restores import LedgerRestore, note, restores_of
 from include.settings.model import SiteSettings
@@ -116,11 +116,12 @@ class _LedgerFile:
             what = "its ledger is the dump of a server, and the configuration names a file"
             raise BackupError(name, f"{what}; set `ledger` to an empty database of such a server")
         _require_no_rest(name, self.file)
-        if self.file.exists() and not self._is_done():
+        done = self.file.exists() and self._is_done()
+        if self.file.exists() and not done:
             _require_unused(name, self.file)
         room = shutil.disk_usage(self.file.parent).free
         needed = self.backup.manifest.parts[BackupPart.LEDGER].content_bytes + ROOM_LEFT
-        if room < needed and not self._is_done():
+        if room < needed and not done:
             what = f"its ledger has {needed >> 20} MiB, and {self.file.parent} has {room >> 20} MiB left"
             raise BACKUP_NO_ROOM(name, what)
 
@@ -151,8 +152,6 @@ class _LedgerFile:
         engine = open_ledger(self.url)
         try:
             return any(restore.backup == self.backup.manifest.name for restore in restores_of(engine))
-        except LedgerUnavailable:
-            raise
         except (SQLAlchemyError, LedgerError):
             return False  # another ledger, of another version, or none
         finally:
@@ -204,8 +203,6 @@ class _LedgerServer:
             return False
         try:
             return any(restore.backup == self.name for restore in restores_of(self.engine))
-        except LedgerUnavailable:
-            raise
         except (SQLAlchemyError, LedgerError):
             return False  # of a version before restores had names
 

@@ -233,9 +233,9 @@ def restored(
     from include.stageout.components.retry_manager import note_restore
 
     with refusing():
-        site = open_site()
-        margin = timedelta(days=site.settings.stageout.unknown_days)
-        at = note_restore(site.ledger, since, by=holder(), now=datetime.now(UTC), margin=margin)
+        ledger, settings = (site := open_site()).ledger, site.settings.stageout
+        margin = timedelta(days=settings.unknown_days)
+        at = note_restore(ledger, since, by=holder(), now=datetime.now(UTC), margin=margin)
     typer.echo(f"the census reports unknown files written from {at.isoformat()} until now, and deletes none of them")
 
 
@@ -388,8 +388,7 @@ def _refuse_list(faults: Sequence[ListFault], *, as_json: bool) -> None:
     else:
         for fault in faults[:SHOWN_FAULTS]:
             typer.echo(printable(f"nightshift: {fault}"), err=True)
-        more = len(faults) - SHOWN_FAULTS
-        if more > 0:
+        if (more := len(faults) - SHOWN_FAULTS) > 0:
             typer.echo(f"nightshift: {more} more lines have faults; --json shows all", err=True)
         what = f"{len(faults)} lines have faults" if faults else "the list has no files"
         typer.echo(f"nightshift: {what}; nothing is recorded. Hint: correct the list and run it again.", err=True)
@@ -401,8 +400,7 @@ def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
     from include.stageout.status import copy_of, transfer_status
     from include.stageout.transfers import document_of
 
-    transfer = transfer_status(site.ledger, number)
-    if transfer is None:
+    if (transfer := transfer_status(site.ledger, number)) is None:
         raise TRANSFER_UNKNOWN(f"transfer {number}", "the ledger does not have it")
     moves, copy = history(site.ledger, number), copy_of(site.settings.sites, transfer)
     document = document_of(transfer) | {"url": copy.url, "registered": copy.registered}
