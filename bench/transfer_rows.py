@@ -22,7 +22,7 @@ USERS, SITES, QUEUES = 200, 60, 5000
 FILES = 100
 """Of a request."""
 DAYS, WORKFLOWS, LINKS, BUCKETS = 30, 3, 5, 8
-"""Of the sums of ended transfers: workflows and links of a user and day, and different times of a link."""
+"""Days of the sums of ended transfers, workflows and links of a user and day, and different times of a link."""
 AT_ONCE = 200
 """Requests of one transaction."""
 DAY = timedelta(days=1)

@@ -120,6 +120,9 @@ class BackupManifest:
         ledgers = {BackupPart.LEDGER, BackupPart.LEDGER_DUMP} & manifest.parts.keys()
         if manifest.created.tzinfo is None or len(ledgers) != 1:
             raise BACKUP_DAMAGED(name, "its manifest has no time zone, or not exactly one ledger")
+        small = {BackupPart.SETTINGS, BackupPart.KEYS} & manifest.parts.keys()
+        if any(manifest.parts[part].content_bytes > SMALL_BYTES for part in small):
+            raise BACKUP_DAMAGED(name, f"its settings or keys have more than {SMALL_BYTES >> 20} MiB")
         return manifest
 
     def require_readable(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import importlib.metadata
 import io
@@ -32,7 +31,7 @@ from include.backup.archive import (
     read_manifest,
     write_archive,
 )
-from include.backup.errors import BACKUP_DAMAGED, BACKUP_NO_ROOM, KEYS_LOCKED, BackupError
+from include.backup.errors import BACKUP_DAMAGED, BACKUP_NO_ROOM, KEYS_LOCKED, BackupError, of_files
 from include.backup.seal import PASSPHRASE, RECIPIENT, SealTo, fault_of, key_files, seal
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.errors import CvmfsError
@@ -93,7 +92,7 @@ def create(
     """
     if to is not None and (fault := fault_of(to)) is not None:
         raise KEYS_LOCKED("(new)", fault)
-    with _work_folder(site) as work, _no_room(work):
+    with of_files("(new)", site.settings.paths.var), _work_folder(site) as work:
         parts = _Parts(site, work)
         if settings_file is not None:
             parts.add(BackupPart.SETTINGS, settings_file.read_bytes())
@@ -168,7 +167,7 @@ def fetched(store: Store, name: str, folder: Path) -> Iterator[Path]:
     room = shutil.disk_usage(folder).free
     if meta is not None and room < meta.size:
         raise BACKUP_NO_ROOM(name, f"it has {meta.size >> 20} MiB, and {folder} has {room >> 20} MiB left")
-    with tempfile.TemporaryDirectory(prefix="fetched-", dir=folder) as place, _no_room(Path(place)):
+    with tempfile.TemporaryDirectory(prefix="fetched-", dir=folder) as place, of_files(name, folder):
         file = Path(place) / name
         with file.open("wb") as content:
             for piece in store.stream(name):
@@ -241,16 +240,6 @@ def _work_folder(site: Site) -> Iterator[Path]:
         os.close(descriptor)
 
 
-@contextmanager
-def _no_room(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        raise BACKUP_NO_ROOM("(new)", f"{folder} is full") from None
-
-
 def _revision(site: Site, fqrn: str) -> int | None:
     try:
         return read_head(site.repository_store(fqrn, quick=True), fqrn).manifest.revision
@@ -273,5 +262,5 @@ def _upload(store: Store, file: Path) -> None:
     if meta is None or meta.size != size:
         raise BACKUP_DAMAGED(file.name, f"{store.url} has {meta.size if meta else 0} of its {size} bytes")
     if store.is_local:
-        # names of users and of files are for this account alone
+        # names of users and files are for this account alone
         os.chmod(Path(unquote(urlsplit(store.url).path)) / file.name, 0o600)  # noqa: PTH101

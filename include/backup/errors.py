@@ -12,6 +12,11 @@ BackupError
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from include.errors import ErrorRow, NightshiftError
 
 
@@ -34,6 +39,20 @@ BACKUP_NO_ROOM = ErrorRow(BackupError, "backup-no-room", "make room there, then 
 KEYS_LOCKED = ErrorRow(
     BackupError, "backup-keys-locked", "give what they were encrypted to, or restore without them: --no-keys"
 )
-RESTORE_IN_USE = ErrorRow(
-    BackupError, "restore-in-use", "stop all services and move it away; nothing was changed by this command"
-)
+RESTORE_IN_USE = ErrorRow(BackupError, "restore-in-use", "stop all services and move it away, then run it again")
+
+
+@contextmanager
+def of_files(name: str, folder: Path) -> Iterator[None]:
+    """Raise BackupError for a file that cannot be read or written: BACKUP_NO_ROOM where a disk is full.
+
+    `name`: of the backup; `folder`: the place that is named where the system names none.
+    """
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or folder
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise BACKUP_NO_ROOM(name, f"the disk of {place} is full") from None
+        why = error.strerror or error
+        raise BackupError(name, f"{place}: {why}; correct that, then run it again") from None

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from include.backup.archive import BackupPart, OpenedBackup
-from include.backup.errors import BACKUP_NO_ROOM, BACKUP_OF_ANOTHER, KEYS_LOCKED, RESTORE_IN_USE, BackupError
+from include.backup.errors import BACKUP_NO_ROOM, BACKUP_OF_ANOTHER, KEYS_LOCKED, RESTORE_IN_USE, BackupError, of_files
 from include.backup.seal import Opener, unseal
 from include.cvmfs.format.keys import KeyFile, locked_keys, save_key_file
 from include.gateway.service.leases.lease_rows import SCHEMA_VERSION, begin_again
@@ -89,7 +89,7 @@ def restore(
     )  # fmt: skip
     gateway, keys = _GatewayState(backup, settings, options), _Keys(backup, settings, options)
     margin = timedelta(days=settings.stageout.unknown_days)
-    with gateway.locked():
+    with of_files(manifest.name, settings.paths.var), gateway.locked():
         for part in (ledger, gateway, keys):
             part.require_place()
         options.on_step("checked")

@@ -23,7 +23,6 @@ from include.cvmfs.format.keys import KeyFile
 PASSPHRASE, RECIPIENT = "passphrase", "recipient"
 SHORTEST_PASSPHRASE = 12
 """Characters."""
-MOST_BYTES = 16 << 20
 SHORTEST_RSA_BITS = 3072
 _SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 1 << 17, 8, 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,250}")

@@ -1,4 +1,4 @@
-"""What the README, the tour and the page to production have to type works, in a new folder and an empty environment."""
+"""README, tour and the page to production work as they are typed, in a new folder and an empty environment."""
 
 from __future__ import annotations
 

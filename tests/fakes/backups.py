@@ -54,7 +54,7 @@ class Backups:
 
     @property
     def lost_files(self) -> Sequence[Path]:
-        """What a machine loses; the stores are elsewhere."""
+        """Files that a machine loses; the stores are elsewhere."""
         names = ("ledger.db*", "gateway.db*", "keys", "var", "site.yaml")
         return [path for name in names for path in self.site.folder.glob(name)]
 

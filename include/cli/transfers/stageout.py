@@ -233,9 +233,9 @@ def restored(
     from include.stageout.components.retry_manager import note_restore
 
     with refusing():
-        ledger, settings = (site := open_site()).ledger, site.settings.stageout
-        margin = timedelta(days=settings.unknown_days)
-        at = note_restore(ledger, since, by=holder(), now=datetime.now(UTC), margin=margin)
+        site, now = open_site(), datetime.now(UTC)
+        margin = timedelta(days=site.settings.stageout.unknown_days)
+        at = note_restore(site.ledger, since, by=holder(), now=now, margin=margin)
     typer.echo(f"the census reports unknown files written from {at.isoformat()} until now, and deletes none of them")
 
 

@@ -207,7 +207,7 @@ def test_a_disk_without_room_is_told_before_anything_is_changed(
 
 
 def looked(backups: Backups) -> list[Finding]:
-    """What preflight reports, besides what a backup itself says that it lacks."""
+    """Findings of preflight, besides what a backup itself says that it lacks."""
     findings = list(look_at_backups(backups.site.site))
     lacking = [finding for finding in findings if "there is no gateway state" in finding.seen]
     assert len(lacking) == bool(names_in(backups.store))

@@ -24,6 +24,7 @@ from include.settings.secrets import EnvSecrets
 from include.site.bootstrap import found_repository
 from include.site.site import Site
 from lab.servers.weed import WeedServer
+from tests.fakes.emptyhome import empty_home
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.stocksite import StockSite
 from tests.site import FQRN, PUBLIC_KEY
@@ -34,13 +35,7 @@ OWN = "software.example.org"
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty environment."""
-    for name in [name for name in os.environ if name.startswith(("AIRFLOW_CONN_", "AWS_", "NIGHTSHIFT_"))]:
-        monkeypatch.delenv(name)
-    home = tmp_path / "home"
-    monkeypatch.setenv("NIGHTSHIFT_HOME", str(home))
-    home.mkdir()
-    monkeypatch.chdir(home)
-    return home
+    return empty_home(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.fakes.loopback import Heard, LoopbackServer, respond
 pytestmark = pytest.mark.server("prometheus")
 RULES = ROOT / "config/prometheus/alerts.yaml"
 VALUES = {"quantile": ("0.95",), "le": ("0.1", "+Inf"), "verdict": ("blocked",)}
-"""Of labels that queries choose by."""
+"""Values of labels that queries choose by."""
 
 
 def exposition(figures: dict[str, set[str]], number: int) -> str:

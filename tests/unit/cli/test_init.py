@@ -16,6 +16,7 @@ from include.cli.init import _earlier
 from include.cli.main import assemble
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.settings.load import load
+from tests.fakes.emptyhome import empty_home
 
 FQRN = "software.example.org"
 
@@ -23,12 +24,8 @@ FQRN = "software.example.org"
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty environment, with a folder of builds."""
-    for name in [name for name in os.environ if name.startswith(("AIRFLOW_CONN_", "AWS_", "NIGHTSHIFT_"))]:
-        monkeypatch.delenv(name)
-    home = tmp_path / "home"
-    monkeypatch.setenv("NIGHTSHIFT_HOME", str(home))
-    (home / "builds").mkdir(parents=True)
-    monkeypatch.chdir(home)
+    home = empty_home(tmp_path, monkeypatch)
+    (home / "builds").mkdir()
     return home
 
 

@@ -1,4 +1,4 @@
-"""Who of a group is at fault is known from what it said of itself; a gateway runs where a repository needs it."""
+"""A faulty service of a group is known from what it said of itself; a gateway runs where a repository needs it."""
 
 from __future__ import annotations
 
