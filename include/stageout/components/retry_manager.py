@@ -316,21 +316,29 @@ def kill_workflow(bind: Bind, owner: str, workflow: str, *, by: str, now: dateti
 def keep(
     bind: Bind, *, by: str, ids: Collection[int] | None = None, owner: str | None = None, workflow: str | None = None
 ) -> frozenset[int]:
-    """Keep the sources of transfers, also of those that are resubmitted later.
+    """Keep the sources of transfers, also of those that are resubmitted later, and for all transfers of a source.
 
     The arguments are those of `resubmit`. Returns the ids of the transfers whose sources stay; those of others are
     removed already, or may be at this moment.
     """
-    columns, kept = stageout_transfers.c, frozenset[int]()
+    columns, queues, kept = stageout_transfers.c, stageout_queues.c, frozenset[int]()
+    states = columns.state.in_([state.value for state in KEEPABLE])
     # a cleaner that has claimed a row has looked already
     free = or_(columns.state != _T.CLEANING.value, columns.claim.is_(None))
+    sources = select(columns.id, columns.source_name, queues.source).join(stageout_queues, columns.queue == queues.id)
     for piece in _chosen(bind, KEEPABLE, (ids, owner, workflow)):
 
         def work(connection: Connection, numbers: Sequence[int] = [row.id for row in piece]) -> frozenset[int]:
-            states = columns.state.in_([state.value for state in KEEPABLE])
             update_rows(connection, stageout_transfers, numbers, {"kept_by": by}, states, free)
-            done = select(columns.id).where(columns.id.in_(numbers), columns.kept_by.is_not(None))
-            return frozenset(connection.scalars(done))
+            done = sources.where(columns.id.in_(numbers), columns.kept_by.is_not(None))
+            stays = {row.id: (row.source_name, row.source) for row in connection.execute(done)}
+            # other transfers of the same sources: this row may be archived before they end
+            pairs = set(stays.values())
+            others = sources.where(columns.source_name.in_({name for name, _ in pairs}))
+            rows = connection.execute(others.where(columns.kept_by.is_(None)))
+            shared = [row.id for row in rows if (row.source_name, row.source) in pairs]
+            update_rows(connection, stageout_transfers, shared, {"kept_by": by}, states, free)
+            return frozenset(stays)
 
         kept |= writing(bind, work)
     return kept

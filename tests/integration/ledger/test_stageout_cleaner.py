@@ -123,12 +123,15 @@ def test_a_person_keeps_sources_until_the_cleaner_has_looked(ledger, place, stag
 def test_a_source_that_is_kept_for_one_transfer_stays_for_all(ledger, place, stageout):
     name = "/store/temp/user/ann/shared.root"
     (first,), (second,) = (left(ledger, place, T.CLEANING, source_name=name) for _ in range(2))
+    (elsewhere,) = left(ledger, place, T.NEW, source_name=name, source="bari", destination="pisa")
     assert keep(ledger, by="ann", ids=[first], owner="ann") == {first}
+    assert rows_of(ledger, [elsewhere])[0].kept_by is None
     cleaned(stageout)
-    assert states(ledger) == {first: T.KEPT, second: T.CLEANING}
-    later = NOW + GIVEN_UP + timedelta(hours=1)
-    cleaned(stageout, later)
-    assert states(ledger)[second] is T.KEPT
+    (later,) = left(ledger, place, T.CLEANING, source_name=name)
+    cleaned(stageout)
+    assert states(ledger) == {first: T.KEPT, second: T.KEPT, elsewhere: T.NEW, later: T.CLEANING}
+    cleaned(stageout, NOW + GIVEN_UP + timedelta(hours=1))
+    assert states(ledger)[later] is T.KEPT
     assert place.removed == []
 
 
