@@ -77,7 +77,7 @@ slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class InitAnswers:
     """Answers of a person, as options have them; empty: the default counts."""
 
     repository: str
@@ -140,7 +140,7 @@ def init(
         if asks and not endpoint and (_is_s3(store) or _is_s3(index)):
             endpoint = _asked("Address of S3, as https://host; empty: AWS", default="", option="endpoint")
         slot = _answer("slot", slot, "Slot, the name of the series of builds", Name, default="main")
-        answers = Answers(
+        answers = InitAnswers(
             repository, _url(store), _url(index), slot, endpoint, public_url, public_key, gateway, gateway_key,
             schedule, timezone, config,
         )  # fmt: skip
@@ -168,7 +168,7 @@ def init(
         typer.echo(f"  {typeable(line)}")
 
 
-def _next(answers: Answers, file: Path) -> Iterator[str]:
+def _next(answers: InitAnswers, file: Path) -> Iterator[str]:
     here = os.path.relpath(file)
     yield f"set -a; . {shlex.quote(file.as_posix() if here.startswith('..') else f'./{here}')}; set +a"
     yield "nightshift lab up"
@@ -233,7 +233,7 @@ def _split_index(url: str) -> tuple[str, str]:
 # -- the file
 
 
-def _settings(answers: Answers, path: Path, root: Path) -> tuple[str, SiteSettings]:
+def _settings(answers: InitAnswers, path: Path, root: Path) -> tuple[str, SiteSettings]:
     """The text of the configuration, and how it is understood. Raises INIT_REFUSED."""
     from include.nightlies.rules.build_date import today
     from include.settings.errors import INIT_REFUSED, InvalidSettings
@@ -288,21 +288,21 @@ def _scalar(text: str) -> str:
     return json.dumps(text.replace("${", "$${"), ensure_ascii=False)
 
 
-def _at(answers: Answers, connection: str, url: str) -> str:
+def _at(answers: InitAnswers, connection: str, url: str) -> str:
     if not _is_s3(url):
         return ""
     where = f"    endpoint: {_scalar(answers.endpoint)}\n" if answers.endpoint else ""
     return f"{where}    connection: {connection}\n"
 
 
-def _public_url(answers: Answers) -> str:
+def _public_url(answers: InitAnswers) -> str:
     place = answers.store.rstrip("/").partition("://")[2]
     if not _is_s3(answers.store):
         return f"{answers.store.rstrip('/')}/{answers.repository}"
     return f"{answers.endpoint.rstrip('/') or 'https://s3.amazonaws.com'}/{place}/{answers.repository}"
 
 
-def _public_key(answers: Answers) -> str:
+def _public_key(answers: InitAnswers) -> str:
     from include.settings.errors import INIT_REFUSED
 
     if answers.public_key or answers.gateway:
@@ -317,7 +317,7 @@ def _public_key(answers: Answers) -> str:
 # -- connections
 
 
-def _connections(answers: Answers, settings: SiteSettings, file: Path) -> dict[str, str]:
+def _connections(answers: InitAnswers, settings: SiteSettings, file: Path) -> dict[str, str]:
     """The connections that the configuration names, by their variables: of the environment, of the file, or new."""
     from include.settings.secrets import connection_variable
 
@@ -350,7 +350,7 @@ def _s3_key() -> str:
     return _connection("object_store", key, secret)
 
 
-def _gateway_key(answers: Answers) -> str:
+def _gateway_key(answers: InitAnswers) -> str:
     from include.cvmfs.format.keys import load_gateway_key
     from include.settings.errors import INIT_REFUSED
 

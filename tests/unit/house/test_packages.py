@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.structure import ROOT, Tree, cycles, imports_up, packages, single_importer
+from tests.structure import ROOT, Tree, cycles, double_class_names, imports_up, packages, single_importer
 
 LARGE_PACKAGE, LONG_FILE = 20, 500
 # Packages of more modules and files of more lines than that, and why. They may only shrink.
@@ -72,6 +72,10 @@ def test_nothing_imports_upwards_in_any_way(tree: Tree) -> None:
 
 def test_no_modules_import_each_other(tree: Tree) -> None:
     assert cycles(tree) == []
+
+
+def test_a_class_name_has_one_meaning(tree: Tree) -> None:
+    assert double_class_names(tree) == []
 
 
 def test_a_package_imports_nothing_by_itself(tree: Tree) -> None:
