@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from include.dag_runs import DagState
 from include.errors import NightshiftError
@@ -58,19 +58,30 @@ class Answers:
             question: Names what is asked.
             work: Asks the service; runs in another thread.
         """
+        return self.ask_all({question: work})[0]
+
+    def ask_all(self, works: Mapping[str, Callable[[], object]]) -> list[ServiceAnswer[Any]]:
+        """The same of several questions, which are asked at once and waited for together."""
         with self._lock:
-            kept = self._answers.get(question, NOT_YET)
-            age = None if kept.at is None else (self._clock() - kept.at).total_seconds()
-            running = self._asked.get(question)
-            if running is None and (age is None or age >= FRESH_S):
-                running = self._asked[question] = self._pool.submit(self._work, question, work)
-        if running is not None:
-            wait([running], timeout=PATIENCE_S)
+            running = [future for name, work in works.items() if (future := self._running(name, work)) is not None]
+        if running:
+            wait(running, timeout=PATIENCE_S)
         with self._lock:
-            answer = self._answers.get(question, NOT_YET)
+            answers = [self._answers.get(question, NOT_YET) for question in works]
+        return [self._shown(answer) for answer in answers]
+
+    def _running(self, question: str, work: Callable[[], object]) -> Future[None] | None:
+        """Return what asks a question now; None: its answer is fresh."""
+        kept = self._answers.get(question, NOT_YET)
+        age = None if kept.at is None else (self._clock() - kept.at).total_seconds()
+        if question not in self._asked and (age is None or age >= FRESH_S):
+            self._asked[question] = self._pool.submit(self._work, question, work)
+        return self._asked.get(question)
+
+    def _shown(self, answer: ServiceAnswer[object]) -> ServiceAnswer[object]:
         if answer.at is not None and (self._clock() - answer.at).total_seconds() >= OLD_S:
             return ServiceAnswer(answer.at, fault=f"no answer since {answer.at:%Y-%m-%d %H:%M:%S} UTC")
-        return answer  # type: ignore[return-value]
+        return answer
 
     def _work(self, question: str, work: Callable[[], object]) -> None:
         try:

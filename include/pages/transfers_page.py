@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from urllib.parse import urlencode
 
 from include.errors import NightshiftError
 from include.fts.client.open import server_url
 from include.pages import transfers_rows as rows, transfers_view as view
-from include.pages.asked import NOT_YET, Asked, BadPageQuery
+from include.pages.asked import Asked, BadPageQuery
 from include.pages.registry import PREFIX, STAGEOUT_API, transfer
 from include.settings.errors import SettingsError
 from include.stageout import status
@@ -123,8 +124,8 @@ def read_overview(asked: Asked) -> dict[str, Any]:
     if after is not None:
         return values | {"figures": None, "every": OLD_S}
     figures = _figures(asked, selection, given.get("finding"))
-    answers = (figures["complete"], figures["rest"] and figures["rest"]["ended"])
-    waits = any(answer is NOT_YET for answer in answers)
+    answers = [*figures["counted"], *([figures["rest"]["ended"]] if figures["rest"] else [])]
+    waits = any(answer.value is None for answer in answers)
     return values | {"figures": figures, "every": SOON_S if waits else OVERVIEW_EVERY_S}
 
 
@@ -158,28 +159,30 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
     ledger, remembered, owner = asked.site.ledger, asked.remembered, chosen.owner
     if chosen.workflow is not None:
         whole = status.TransferFilter(owner=owner, workflow=chosen.workflow)
-        of_it = remembered(("transfers", whole), lambda: status.count_transfers(ledger, whole))
-        counts = _tables(of_it, chosen)
-        empty = {"complete": None, "rest": None, "whose": owner}
-        return empty | {"counts": counts, "limits": _limits(asked, counts), "workflow": _workflow(asked, whole, of_it)}
-    complete = asked.services.ask(
-        f"complete transfers {owner or ''}", lambda: rows.counts_of_states(ledger, remembered, owner, rows.COMPLETE)
-    )
-
-    def tables() -> dict[str, Any]:
-        others = rows.counts_of_states(ledger, remembered, owner, rows.NOT_COMPLETE)
-        return _tables((*others, *(complete.value or ())), chosen)
-
-    link = (chosen.source, chosen.destination, chosen.site)
-    counts = remembered(("tables", owner, link, complete.value is None), tables)
+        of_it = asked.services.ask(
+            f"transfers of workflow {chosen.workflow!r} {owner or ''}",
+            lambda: remembered(("transfers", whole), lambda: status.count_transfers(ledger, whole)),
+        )
+        counts = _tables(of_it.value or (), chosen)
+        progress = None if of_it.value is None else _workflow(asked, whole, of_it.value)
+        empty = {"counted": (of_it,), "rest": None, "whose": owner}
+        return empty | {"counts": counts, "limits": _limits(asked, counts), "workflow": progress}
     hours = min(24, asked.site.settings.stageout.archive_hours)
-    ended = asked.services.ask(
-        f"ended transfers {owner or ''}",
-        lambda: (
+    *counted, ended = asked.services.ask_all({
+        f"other transfers {owner or ''}": lambda: rows.counts_of_states(ledger, remembered, owner, rows.NOT_COMPLETE),
+        f"complete transfers {owner or ''}": lambda: rows.counts_of_states(ledger, remembered, owner, rows.COMPLETE),
+        f"ended transfers {owner or ''}": lambda: (
             rows.hours(ledger, remembered, owner, now=asked.now, count=hours),
             rows.days(ledger, owner, now=asked.now),
         ),
-    )
+    })  # fmt: skip
+
+    def tables() -> dict[str, Any]:
+        return _tables(tuple(chain.from_iterable(answer.value or () for answer in counted)), chosen)
+
+    link = (chosen.source, chosen.destination, chosen.site)
+    answered = tuple(answer.value is not None for answer in counted)
+    counts = remembered(("tables", owner, link, answered), tables)
     by_hour, by_day = ended.value or ((), ())
     oldest, held, findings, failed = remembered(
         ("trouble", owner, finding),
@@ -203,7 +206,7 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         "days": by_day[::-1],
     }
     limits = _limits(asked, counts)
-    figures = {"counts": counts, "limits": limits, "complete": complete, "rest": rest}
+    figures = {"counts": counts, "limits": limits, "counted": counted, "rest": rest}
     return figures | {"whose": owner, "workflow": None}
 
 

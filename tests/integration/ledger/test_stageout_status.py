@@ -219,3 +219,19 @@ def test_a_choice_of_very_many_fetches_a_page_of_ids(ledger, monkeypatch):
     event.remove(ledger, "before_cursor_execute", count)
     assert [row.id for row in page.rows] == sorted(ids, reverse=True)[:3]
     assert max(fetched) == 4
+
+
+def test_a_page_of_a_workflow_is_read_from_its_newest_requests(ledger, monkeypatch):
+    monkeypatch.setattr(status, "NEWEST", 1)
+    ids = [number for _ in range(5) for number in sorted(recorded(ledger, 2))]
+    statements = []
+
+    @event.listens_for(ledger, "before_cursor_execute")
+    def count(connection, cursor, statement, parameters, context, executemany):
+        if re.match(r"SELECT stageout_transfers.id\s", statement):
+            statements.append(statement)
+
+    page = list_transfers(ledger, TransferFilter(workflow="workflow"), limit=1, archived=False)
+    event.remove(ledger, "before_cursor_execute", count)
+    assert ([row.id for row in page.rows], len(statements)) == ([ids[-1]], 2)
+    assert all_pages(ledger, TransferFilter(workflow="workflow"), 3) == ids[::-1]
