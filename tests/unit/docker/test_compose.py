@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
 from include.cli.init import init
 from include.cli.settings import policies
@@ -40,7 +41,8 @@ AIRFLOW = {one.name for one in services.AIRFLOW_WITH_CELERY} | WORKERS | {"migra
 # What reads a repository or a build, or publishes.
 PUBLISHING = WORKERS | {"api-server", "triggerer"}
 OURS = AIRFLOW | {"gateway", "keeper", "s3"}
-OTHERS = {"postgres", "rabbitmq", "ledger"}
+MONITORING = {"prometheus", "alertmanager", "grafana"}
+OTHERS = {"postgres", "rabbitmq", "ledger"} | MONITORING
 # What the image itself sets; the Dockerfile's own test reads it from there.
 IMAGE = {"NIGHTSHIFT_HOME": str(ROOT), "NIGHTSHIFT_VAR": "/var/lib/nightshift"}
 KEYS = "/var/lib/nightshift/keys"
@@ -185,7 +187,7 @@ def test_every_variable_has_a_default_or_says_what_to_do_and_every_anchor_is_use
     secret = re.compile(r"PASS|SECRET|KEY|CONN|BACKEND|BROKER|LEDGER_URL")
     for name, service in SERVICES.items():
         for key, value in service.get("environment", {}).items():
-            if secret.search(key) and not key.endswith(("MARIADB_RANDOM_ROOT_PASSWORD", "__FILE", "_CONNECTION")):
+            if secret.search(key) and not key.endswith(("MARIADB_RANDOM_ROOT_PASSWORD", "_CONNECTION")):
                 assert ":?run docker/make-env}" in value, (name, key)
 
 
@@ -213,6 +215,9 @@ def test_each_container_holds_only_the_secrets_that_it_needs() -> None:
         "collector": celery | logs | publishing | gateway_store | collector | admin,
         "gateway": ledger | gateway_store | admin,
         "keeper": ledger | owner | path,
+        "prometheus": metrics,
+        "alertmanager": set(),
+        "grafana": {"GRAFANA_PASSWORD"},
     }
 
 
@@ -333,10 +338,13 @@ def test_no_container_is_privileged_and_ours_cannot_change_their_own_programs() 
         assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "ipc", "devices", "userns_mode"}
         assert "docker.sock" not in str(service)
         assert service["security_opt"] == ["no-new-privileges:true"], name
-        if name in OURS:
+        if name in OURS | MONITORING:
             assert service["cap_drop"] == ["ALL"], name
-    # the file of users is written into that of the store when it starts
-    assert {name for name in CONTAINERS if CONTAINERS[name].get("read_only")} == OURS - {"s3"}
+    # a file that is no file of the host, as that of the store's users, is written into a container when it starts
+    assert {name for name in CONTAINERS if CONTAINERS[name].get("read_only")} == (OURS | MONITORING) - {
+        "s3",
+        "prometheus",
+    }
 
 
 def test_named_volumes_are_declared_and_used_and_lie_on_folders_of_the_image() -> None:
@@ -356,6 +364,35 @@ def test_named_volumes_are_declared_and_used_and_lie_on_folders_of_the_image() -
 
 def test_nothing_is_published_beyond_this_machine_unless_asked_for() -> None:
     published = {name: one["ports"] for name, one in CONTAINERS.items() if "ports" in one}
-    assert published == {
-        name: [f"127.0.0.1:{port}:{port}"] for name, port in (("s3", 8433), ("api-server", 8080), ("gateway", 4929))
-    }
+    ports = {"s3": 8433, "api-server": 8080, "gateway": 4929, "prometheus": 9090, "alertmanager": 9093, "grafana": 3000}
+    assert published == {name: [f"127.0.0.1:{port}:{port}"] for name, port in ports.items()}
+    asked = compose.load({**SECRETS, "NIGHTSHIFT_LISTEN": "192.0.2.1"})["services"]
+    assert {name for name, one in asked.items() if "192.0.2.1" in str(one.get("ports"))} == ports.keys() - MONITORING
+
+
+# -- monitoring
+
+
+def test_monitoring_starts_only_by_its_profile_and_finds_what_it_watches() -> None:
+    assert {name for name, one in SERVICES.items() if one.get("profiles") == ["monitoring"]} == MONITORING
+    assert SERVICES["api-server"]["environment"]["NIGHTSHIFT_METRICS_CONNECTION"] == "metrics"
+    token = EnvSecrets(CONTAINERS["api-server"]["environment"]).get("metrics").password
+    assert token == SECRETS[FILLED["secrets"]["metrics-token"]["environment"]]
+    config = yaml.safe_load((ROOT / "config/prometheus/prometheus.yaml").read_text())
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    assert jobs["nightshift"]["authorization"] == {"credentials_file": "/run/secrets/metrics-token"}
+    listed = [one for job in config["scrape_configs"] for one in job["static_configs"]]
+    listed += [one for each in config["alerting"]["alertmanagers"] for one in each["static_configs"]]
+    for name, port in (target.split(":") for one in listed for target in one["targets"]):
+        assert SERVICES[name]["ports"][0].endswith(f":{port}"), name
+
+
+def test_grafana_has_our_dashboards_and_the_prometheus_beside_it() -> None:
+    mounted = dict(volume.split(":")[1::-1] for volume in SERVICES["grafana"]["volumes"])
+    provisioning = ROOT / "config/grafana/provisioning"
+    assert (ROOT / "docker" / mounted["/etc/grafana/provisioning"]).resolve() == provisioning
+    (provider,) = yaml.safe_load((provisioning / "dashboards/nightshift.yaml").read_text())["providers"]
+    dashboards = (ROOT / "docker" / mounted[provider["options"]["path"]]).resolve()
+    assert {path.stem for path in dashboards.glob("*.json")} >= {"night", "transfers", "repositories", "storage"}
+    (source,) = yaml.safe_load((provisioning / "datasources/nightshift.yaml").read_text())["datasources"]
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
