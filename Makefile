@@ -71,6 +71,7 @@ lint: $(STAMP)  ## linters and types
 	@$(BIN)/mypy
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
+	@$(BIN)/kubernetes-validate --strict --quiet docker/kubernetes/gateway.yaml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.gitlab-ci .gitlab-ci.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
