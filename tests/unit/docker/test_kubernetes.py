@@ -66,6 +66,12 @@ def test_a_component_has_the_secrets_of_its_container_from_secrets_by_name(name:
         assert plain[key] == environment[key], (name, key)
 
 
+def test_the_job_of_the_tables_makes_the_pools_too() -> None:
+    job = VALUES["migrateDatabaseJob"]
+    assert [*job["command"], *job["args"]] == SERVICES["migrate"]["command"]
+    assert "NIGHTSHIFT_WORKER_CORES" in {one["name"] for one in VALUES["env"]}
+
+
 def test_the_chart_adds_no_secret_of_its_own_and_no_account() -> None:
     variables = {key for one in COMPONENTS.values() for key in secrets(one) if key.startswith("AIRFLOW__")}
     assert {key for key, on in VALUES["enableBuiltInSecretEnvVars"].items() if on is not False} == set()
