@@ -15,6 +15,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # What production needs, what the lab adds, what tests add: each is compiled with the pins of those before it.
 LOCKS := requirements.txt requirements-lab.txt requirements-dev.txt
+# What the image adds: no environment of a checkout has it.
+IMAGE_LOCK := requirements-image.txt
 # What builds the documentation, in an environment of its own.
 DOCS_LOCK := requirements-docs.txt
 BASE ?= HEAD
@@ -49,7 +51,7 @@ $(STAMP): $(LOCKS) pyproject.toml | $(BIN)/uv
 UPGRADE ?=
 
 lock: $(STAMP)  ## compile requirements*.in into the locks; pins stay where they can [UPGRADE=1 (newest versions)]
-	@for lock in $(LOCKS) $(DOCS_LOCK); do $(BIN)/uv pip compile --quiet $(if $(UPGRADE),--upgrade) --generate-hashes --python-version 3.11 \
+	@for lock in $(LOCKS) $(IMAGE_LOCK) $(DOCS_LOCK); do $(BIN)/uv pip compile --quiet $(if $(UPGRADE),--upgrade) --generate-hashes --python-version 3.11 \
 		--no-emit-index-url --custom-compile-command "make lock" $${lock%.txt}.in --output-file $$lock || exit 1; done
 
 format: $(STAMP)  ## bring the code into its form
@@ -69,6 +71,7 @@ lint: $(STAMP)  ## linters and types
 	@$(BIN)/mypy
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
+	@$(BIN)/kubernetes-validate --strict --quiet docker/kubernetes/gateway.yaml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.gitlab-ci .gitlab-ci.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 

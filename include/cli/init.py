@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 STORE, BUILDS, GATEWAY, GATEWAY_ADMIN = "store_cvmfs", "store_builds", "gateway", "gateway_admin"
 """Ids of connections; docker/compose.yaml defines them, too."""
+ROLES = """\
+    gateway_connection: "${NIGHTSHIFT_GATEWAY_STORE:-}"  # docs/operations.md, keys by role
+    collector_connection: "${NIGHTSHIFT_COLLECTOR_STORE:-}"
+"""
 INDEX = "{slot}/{date}/index.json"
 STOCK_KEYS = Path("/etc/cvmfs/keys")
 TRIES_S = 5.0
@@ -292,7 +296,8 @@ def _at(answers: InitAnswers, connection: str, url: str) -> str:
     if not _is_s3(url):
         return ""
     where = f"    endpoint: {_scalar(answers.endpoint)}\n" if answers.endpoint else ""
-    return f"{where}    connection: {connection}\n"
+    keys = ROLES if connection == STORE else ""
+    return f"{where}    connection: {connection}\n{keys}"
 
 
 def _public_url(answers: InitAnswers) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -14,13 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli.main import typeable
+from include.cli.repository.open import refusing
 from include.monitoring.findings import Depth, Finding, Severity
 from include.settings.errors import InvalidSettings, SettingsFileMissing
 from include.settings.load import load, settings_path
-from include.settings.model import SiteSettings
+from include.settings.model import SiteSettings, StoreSettings
 from include.settings.pools import pools as pools_of, to_import
 from include.settings.secrets import EnvSecrets, Secrets
 from include.storage.errors import StoreError
+from include.storage.kinds import S3, kind_of
 from include.storage.roles import GRANTS, PolicyServer, Role, bucket_policy, user_policy
 
 HINTS = {
@@ -38,13 +40,22 @@ def roles(
     account: Annotated[str, typer.Option(help="AWS: the account's twelve digits. radosgw: the users' tenant.")] = "",
     user_prefix: Annotated[str, typer.Option(help="Prefix of the users' names.")] = "nightshift-",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document: the bucket's and each user's.")] = False,
+    owner: Annotated[
+        str, typer.Option(help="Connection with the key of the bucket's owner: set the policy, and make the bucket.")
+    ] = "",
 ) -> None:
-    """Print the bucket policy that gives each role its rights, and no other's. It changes nothing."""
+    """Print the bucket policy that gives each role its rights, and no other's; only with --owner it is set."""
     settings = load()
+    if owner and kind_of(settings.store(store).url) is not S3:
+        typer.echo(f"# store {store}: no bucket, and so no policy")
+        return
     try:
         document = policies(settings, store, server, account=account, user_prefix=user_prefix)
     except StoreError as error:
         raise typer.BadParameter(f"store {store}: {error}") from None
+    if owner:
+        with refusing():
+            _set_policy(settings.store(store).model_copy(update={"connection": owner}), server, document, account)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
         return
@@ -77,6 +88,19 @@ def policies(
         "user_policies": {role.value: user_policy(url, repositories, role) for role in users},
         "notes": list(notes(server)),
     }
+
+
+def _set_policy(store: StoreSettings, server: PolicyServer, document: Mapping[str, Any], account: str) -> None:
+    from include.site.site import credentials_of, options_of
+    from include.storage.buckets import allow_roles, ensure_bucket
+
+    key, options = credentials_of(store, EnvSecrets()), options_of(store)
+    assert key is not None  # noqa: S101 - its connection is named
+    ensure_bucket(store.url, key, options)
+    if not document["repositories"]:
+        return
+    principals = {Role(role): server.principal(user, account) for role, user in document["users"].items()}
+    allow_roles(store.url, key, options, repositories=document["repositories"], principals=principals)
 
 
 def notes(server: PolicyServer) -> tuple[str, ...]:

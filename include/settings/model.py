@@ -104,9 +104,9 @@ class StoreSettings(_Block):
     connection: ConnectionId | None = None
     """The connection with the publishers' access key and secret. None: requests are not signed."""
     gateway_connection: ConnectionId | None = None
-    """The key of the gateway, which switches manifests. None: that of `connection`."""
+    """The key of the gateway, which switches manifests. None, or empty: that of `connection`."""
     collector_connection: ConnectionId | None = None
-    """The key of collections, which delete objects. None: that of `connection`."""
+    """The key of collections, which delete objects. None, or empty: that of `connection`."""
     connections: Annotated[int, Field(ge=1, le=1024)] = 64
     """Requests that one process has in flight at the same time."""
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
@@ -117,6 +117,11 @@ class StoreSettings(_Block):
     """S3: the canned ACL that each PUT sends. None: none; the bucket's policy decides who may read."""
     fsync: Literal["always", "switch", "never"] = "switch"
     """Folders: when what is written is flushed to the disk (docs/operations.md, stores in folders)."""
+
+    @field_validator("gateway_connection", "collector_connection", mode="before")
+    @classmethod
+    def _none_if_empty(cls, value: object) -> object:
+        return value or None  # out of a variable that is not set
 
 
 class Approval(_Block):

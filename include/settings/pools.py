@@ -37,13 +37,16 @@ class Queue(Enum):
     BENCHMARK = "benchmark"
     """For the host that measures: campaigns keep their files there."""
     GATEWAY_HOST = "gateway-host"
-    """For a host that has the keys by which manifests are signed."""
+    """For a host that has the keys that sign manifests, and those of the gateway, collections and administrators."""
 
 
 _OF_DAGS = {
     "backup": Queue.GATEWAY_HOST,
     "federation_benchmark": Queue.BENCHMARK,
+    "intervene": Queue.GATEWAY_HOST,  # a freeze is written with the gateway's key
+    "leases": Queue.GATEWAY_HOST,  # ended with the administrator's key
     "nightly_gc": Queue.GATEWAY_HOST,
+    "preflight": Queue.GATEWAY_HOST,  # it tries all keys
     "repository_care": Queue.GATEWAY_HOST,
     "rollback": Queue.GATEWAY_HOST,
     "storage_benchmark": Queue.BENCHMARK,

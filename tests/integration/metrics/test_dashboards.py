@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,6 +95,19 @@ def test_every_panel_shows_a_series(ask: Callable[..., Any], name: str) -> None:
         assert result, panel["title"]
         shown = {label for label in result[0]["metric"] if f"{{{{{label}}}}}" in target["legendFormat"]}
         assert target["legendFormat"].count("{{") == len(shown), panel["title"]
+
+
+def test_the_configuration_of_the_monitoring_profile_is_one_of_prometheus(
+    need: Callable[[str], str], tmp_path: Path
+) -> None:
+    token, config = tmp_path / "token", tmp_path / "prometheus.yaml"
+    token.write_text("of a test")
+    text = (RULES.parent / "prometheus.yaml").read_text()
+    config.write_text(text.replace("/run/secrets/metrics-token", str(token)))
+    (tmp_path / RULES.name).write_text(RULES.read_text())
+    checked = subprocess.run([need("promtool"), "check", "config", config], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert "1 rule files found" in checked.stdout
 
 
 def test_the_alert_rules_are_read_and_evaluated(need: Callable[[str], str], ask: Callable[..., Any]) -> None:

@@ -239,4 +239,5 @@ def test_roles_have_the_policies_of_the_bucket_and_of_each_user_with_what_to_do(
     assert any("radosgw-admin user create --uid=ns-" in line for line in comments)
     assert json.loads("\n".join(line for line in lines if not line.startswith("#")))["Version"] == "2012-10-17"
     assert "policies are for s3" in roles(site_file, "--store", "folder", code=2).output
+    assert "no bucket" in roles(site_file, "--store", "folder", "--owner", "store_s3").output
     assert "--account" in roles(site_file, "--store", "s3", "--server", "aws", code=2).output

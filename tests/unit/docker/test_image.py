@@ -19,12 +19,17 @@ def settings() -> dict[str, str]:
     return dict(line.strip().removesuffix("\\").strip().split("=", 1) for line in block.splitlines())
 
 
+def pins(file: str) -> dict[str, str]:
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
+
+
 def ignored(file: str) -> list[str]:
     return [line for line in (ROOT / file).read_text().splitlines() if line and not line.startswith("#")]
 
 
 def test_the_base_is_pinned_and_the_dependencies_are_hash_checked() -> None:
-    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"python:3.11.14-slim-bookworm"}
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON_IMAGE}"}
+    assert re.findall(r"^ARG (.*)", DOCKERFILE, re.MULTILINE) == ["PYTHON_IMAGE=python:3.11.14-slim-bookworm"]
     installs = re.findall(r"pip (?:install|sync) .*", DOCKERFILE)
     assert len(installs) == 4
     assert not (ROOT / "docker/__init__.py").exists(), "the folder is not importable"
@@ -32,8 +37,12 @@ def test_the_base_is_pinned_and_the_dependencies_are_hash_checked() -> None:
 
 
 def test_the_image_carries_the_lock_of_production_alone() -> None:
-    (sync,) = re.findall(r"uv pip sync .*", DOCKERFILE)
-    assert re.findall(r"\S+\.txt", sync) == ["requirements.txt"]
+    (sync,) = re.findall(r"uv pip sync .*", DOCKERFILE.replace("\\\n", ""))
+    assert re.findall(r"\S+\.txt", sync) == ["requirements.txt", "requirements-image.txt"]
+    production, image = (pins(file) for file in ("requirements.txt", "requirements-image.txt"))
+    assert {name: pin for name, pin in image.items() if production.get(name, pin) != pin} == {}
+    assert "apache-airflow-providers-fab" in image.keys() - production.keys()
+    assert settings()["AIRFLOW__CORE__AUTH_MANAGER"].startswith("airflow.providers.fab.")
     last = DOCKERFILE.rpartition("\nFROM ")[2]
     assert re.findall(r"COPY .*", last) == ["COPY --from=environment /opt/venv /opt/venv", "COPY . ."]
     (install,) = re.findall(r"pip (?:install|sync) .*", last)
@@ -74,9 +83,16 @@ def test_the_script_makes_what_the_compose_file_needs_and_no_two_alike(tmp_path:
     assert all(re.fullmatch(r"[A-Za-z0-9_=-]{16,}", value) for value in first.values())
     assert len(first["JWT_SECRET"]) >= 64, "Airflow warns below"
     assert len(base64.urlsafe_b64decode(first["FERNET_KEY"])) == 32
-    # it replaces no secrets
-    path = tmp_path / "one"
-    again = subprocess.run([MAKE_ENV, path], capture_output=True, text=True)
-    assert again.returncode == 1
-    assert "is there already" in again.stderr
-    assert first["JWT_SECRET"] in path.read_text()
+
+
+def test_the_script_adds_what_a_file_lacks_and_replaces_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "env"
+    first = made(path)
+    path.write_text(
+        path.read_text().replace(f"CELERY_PASSWORD={first['CELERY_PASSWORD']}\n", "NIGHTSHIFT_CONFIG=mine\n")
+    )
+    again = subprocess.run([MAKE_ENV, path], check=True, capture_output=True, text=True)
+    assert again.stdout == f"added CELERY_PASSWORD to {path}\n"
+    second = made(path)
+    assert second.pop("NIGHTSHIFT_CONFIG") == "mine"
+    assert {name for name in first if first[name] != second[name]} == {"CELERY_PASSWORD"}
