@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from include.cli.nightly import app
 from include.cvmfs.errors import DestinationError
+from include.monitoring.audit import AuditChoice, audit
 from include.nightlies.errors import BuildUnknown, UndoRefused, UnknownChoice
 from include.nightlies.records import links as linked
 from include.nightlies.removal import undo as step
@@ -72,6 +73,11 @@ def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_on
     assert slots.revision == made
     reasons = [one.reason for one in linked.history(slots.site.ledger, FQRN, f"{FOLDER}/latest")]
     assert "is undone: it crashes" in reasons[0]
+    (act,) = audit(slots.site.ledger, AuditChoice())
+    assert (act.kind, act.dry_run) == ("undo", False)
+    assert act.what.startswith(f"{FQRN}, revision {made}: ")
+    assert "it crashes" in act.why
+    assert act.run
     slots.assert_whole()
 
 
