@@ -64,9 +64,13 @@ check: lint  ## lint, types, the contracts of all DAGs and the fast tests, in 90
 # What others call, and has sections in its docstrings.
 PUBLIC := operators sensors triggers hooks include/storage include/publishers include/fts/client
 
+# Ruff has the lower levels of bandit (S), where each exception has its reason beside it.
+BANDIT := include operators sensors triggers hooks dags plugins lab airflow_local_settings.py
+
 lint: $(STAMP)  ## linters and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/bandit --quiet --recursive --severity-level high $(BANDIT)
 	@$(BIN)/pydoclint --quiet $(PUBLIC)
 	@$(BIN)/mypy
 	@$(BIN)/hadolint docker/Dockerfile

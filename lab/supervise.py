@@ -1,4 +1,7 @@
-"""The process manager of the lab: supervisord with one program per service, controlled over a private unix socket."""
+"""The process manager of the lab: supervisord with one program per service, controlled over a private unix socket.
+
+Its XML is that of supervisord, which listens to the user of the lab alone.
+"""
 
 import contextlib
 import os
@@ -6,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-import xmlrpc.client
+import xmlrpc.client  # nosec B411
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum

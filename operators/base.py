@@ -133,7 +133,21 @@ def attempt_of(context: Context, *, outlast: bool = False, on_lease: OnLease | N
     from include.nightlies.attempt import Attempt
 
     number, last = context["ti"].try_number, not tries_left(context)
-    return Attempt(run_name(context), holder_name(context), number, clock, last, outlast, on_lease)
+    user = started_by(context)
+    by = f"{user}@airflow" if user else ""
+    return Attempt(run_name(context), holder_name(context), number, clock, last, outlast, on_lease, by)
+
+
+def started_by(context: Context) -> str:
+    """Return the user who started the run, as Airflow names them; "" for a run of a schedule.
+
+    Args:
+        context: The context of the task.
+
+    Returns:
+        The name of the user.
+    """
+    return str(getattr(context["dag_run"], "triggering_user_name", None) or "")
 
 
 def log_folder() -> Path:

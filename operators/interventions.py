@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include.gateway.protocol import TaskName
 from include.publishers.errors import LeasesLeft
-from operators.base import NightshiftOperator, clock
+from operators.base import NightshiftOperator, attempt_of, clock, started_by
 
 if TYPE_CHECKING:
     from include.site.site import Site
@@ -57,7 +57,7 @@ def _redo(site: Site, params: Mapping[str, Any], who: str) -> str:
 
     projects, platforms = (tuple(params.get(name) or ()) for name in ("projects", "platforms"))
     slot, build_id = _required(params, "slot"), _required(params, "build_id")
-    count = redo(site, Wish(slot, build_id, params.get("reason") or "", projects, platforms), now=clock())
+    count = redo(site, Wish(slot, build_id, params.get("reason") or "", projects, platforms), now=clock(), by=who)
     return f"{count} artifacts of build {build_id} may be installed again, by {who}; run nightly_install for its date"
 
 
@@ -91,7 +91,7 @@ def _required(params: Mapping[str, Any], name: str) -> str:
 
 def _user(context: Context) -> str:
     """Return the user who started the run, as Airflow names them."""
-    return str(getattr(context["dag_run"], "triggering_user_name", None) or "unknown")
+    return started_by(context) or "unknown"
 
 
 class ListLeasesOperator(NightshiftOperator):
@@ -129,9 +129,10 @@ class EndLeasesOperator(NightshiftOperator):
         self.looked = looked
 
     def execute(self, context: Context) -> list[str]:
+        from include.ledger.acts import ActKind, note_act
         from include.site.stale_leases import LeaseFinding, LeaseOwnership, end_dead
 
-        findings = [LeaseFinding.from_json(finding) for finding in self.looked["leases"]]
+        site, findings = self.site(), [LeaseFinding.from_json(finding) for finding in self.looked["leases"]]
         dead = [finding for finding in findings if finding.whose is LeaseOwnership.DEAD]
         faults = [f"{fqrn}: {why}" for fqrn, why in self.looked["silent"].items()]
         if context["params"]["dry_run"]:
@@ -139,8 +140,12 @@ class EndLeasesOperator(NightshiftOperator):
                 self.log.info("dry run, would be ended: %s (%s)", finding, finding.reason)
             done = []
         else:
-            done = end_dead(self.site(), dead, _state_of(context))
+            done = end_dead(site, dead, _state_of(context))
         faults += [f"{outcome.finding}: {outcome.reason}" for outcome in done if outcome.fault]
+        attempt, only_said = attempt_of(context), bool(context["params"]["dry_run"])
+        for finding in dead if only_said else [outcome.finding for outcome in done if outcome.ended]:
+            act = attempt.act(ActKind.LEASE, str(finding), finding.reason, dry_run=only_said)
+            note_act(site.ledger, act)
         ended = [f"{outcome.finding.repository}{outcome.finding.path or '/'}" for outcome in done if outcome.ended]
         for outlet in self.outlets:
             if isinstance(outlet, Asset) and ended:

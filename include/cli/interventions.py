@@ -1,4 +1,4 @@
-"""Commands without a group: freeze and thaw a repository, check a site before a night, show who published a path."""
+"""Commands without a group: freeze and thaw a repository, check a site before a night, show who did what."""
 
 from __future__ import annotations
 
@@ -203,6 +203,34 @@ def thaw(
         typer.echo(printable(f"{fqrn} is thawed; it was {done.before}"))
     else:
         typer.echo(f"{fqrn} is not frozen")
+
+
+def audit(
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="SPAN", help="Only what is newer: 36h, 14d, 2w.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only acts of this kind, as the list names it.")] = None,
+    who: Annotated[str | None, typer.Option("--who", help="Only acts of this person.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Number of acts, the newest.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List destructive acts and decisions of people, the newest first: when, what, who, why, dry run or not."""
+    from include.monitoring.audit import KINDS, AuditChoice, audit as read_audit
+
+    if kind is not None and kind not in KINDS:
+        raise typer.BadParameter(f"{kind!r} is no kind; write one of: {', '.join(KINDS)}")
+    began = datetime.now(UTC) - span(since) if since else None
+    with refusing():
+        entries = read_audit(open_site().ledger, AuditChoice(kind, who, began), limit=limit)
+    if as_json:
+        typer.echo(json.dumps([entry.to_json() for entry in entries], indent=1))
+        return
+    for entry in entries:
+        act = f"{entry.kind} (dry run)" if entry.dry_run else entry.kind
+        by = entry.who or entry.run or "unknown"
+        typer.echo(printable(f"{entry.at:%Y-%m-%dT%H:%M:%SZ}  {act}: {entry.what}; by {by}: {entry.why}"))
+    if not entries:
+        typer.echo("no such act is recorded")
 
 
 def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:

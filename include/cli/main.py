@@ -81,6 +81,7 @@ COMMANDS = {
     "freeze": ("include.cli.interventions", "Stop all changes of a repository for a while."),
     "thaw": ("include.cli.interventions", "End a freeze; what waits goes on."),
     "preflight": ("include.cli.interventions", "Could a night run now? All that is wrong, with a hint."),
+    "audit": ("include.cli.interventions", "Show who removed, stopped or decided what, and why."),
     "who": ("include.cli.interventions", "Who and what published a path."),
 }
 

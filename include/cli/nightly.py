@@ -76,7 +76,7 @@ def redo(slot: SlotName, build: BuildId, project: Projects = None, platform: Pla
     from include.nightlies.removal.undo import redo as do_it
 
     site = open_site()
-    count = do_it(site, _wish(slot, build, "", project, platform), now=_now())
+    count = do_it(site, _wish(slot, build, "", project, platform), now=_now(), by=holder())
     typer.echo(f"{count} artifacts of {build} may be installed again; run nightly_install for its date")
 
 

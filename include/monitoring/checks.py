@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from include.airflow_api import site_api
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.coordination.freeze import look
@@ -25,8 +27,8 @@ from include.ledger.engine import shown
 from include.ledger.errors import LedgerError
 from include.ledger.migrate import version
 from include.monitoring import settings_checks, store_checks
-from include.monitoring.airflow_checks import look_at_bounds, look_at_paused, look_at_pools, look_at_workers
-from include.monitoring.findings import Check, Depth, Finding, Severity
+from include.monitoring.airflow_checks import look_at_bounds, look_at_paused, look_at_pools, look_at_workers, needed
+from include.monitoring.findings import Check, Depth, Finding, PreflightReport, Severity, run
 from include.monitoring.settings_checks import look_at_connections
 from include.monitoring.store_checks import TIMEOUT_S, opened, skew
 from include.publishers.base import NO_NANOSECONDS, holds_nanoseconds
@@ -198,6 +200,75 @@ def parts_of(site: Site, leases: dict[str, list[LeaseInfo]]) -> list[Check]:
         *(_check("fts", name, tested, _answering_fts, site, name) for name in fts),
         *_of_catalogue(site, timeout_s=LIMIT_S),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Result of one check of all parts.
+
+    Attributes:
+        report: A finding for each part: `ledger`, `store`, `gateway` or, where there are storage sites, `fts`. Gateways
+            and FTS servers are named by their connections.
+        leases: Those that are held now, by repository, where the gateway answered.
+    """
+
+    report: PreflightReport
+    leases: dict[str, list[LeaseInfo]]
+
+
+def look_at_health(site: Site, *, limit_s: float = LIMIT_S) -> Health:
+    """Check all parts side by side. Changes nothing, and a part that is away hides no other.
+
+    Args:
+        site: The deployment.
+        limit_s: Seconds after which a part counts as away.
+    """
+    leases: dict[str, list[LeaseInfo]] = {}
+    report = run(parts_of(site, leases), limit_s=limit_s)
+    # a gateway that answers later than the limit still writes into its own dictionary
+    return Health(report, dict(leases))
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """State of what ends or stands still before anything fails.
+
+    Attributes:
+        whitelists: When the whitelist that readers get ends, by repository; only verified ones.
+        paused: Whether a DAG is paused, of those that the site needs; empty where Airflow cannot be asked.
+    """
+
+    whitelists: dict[str, datetime] = field(default_factory=dict)
+    paused: dict[str, bool] = field(default_factory=dict)
+
+
+def look_ahead(site: Site, *, limit_s: float = LIMIT_S) -> Outlook:
+    """Read whitelists and the states of DAGs side by side. What does not answer in time is left out.
+
+    Args:
+        site: The deployment.
+        limit_s: Seconds for each.
+    """
+    whitelists: dict[str, datetime] = {}
+    paused: dict[str, bool] = {}
+
+    def ending(fqrn: str) -> Iterator[Finding]:
+        whitelist = site.repository(fqrn).trusted.whitelist
+        if whitelist is not None:
+            whitelists[fqrn] = whitelist.expires
+        yield from ()
+
+    def pausing() -> Iterator[Finding]:
+        if site.settings.airflow_connection is not None:
+            states = site_api(site.settings, site.secrets, timeout_s=limit_s).paused()
+            paused.update({dag_id: states.get(dag_id, True) for dag_id in needed(site.settings)})
+        yield from ()
+
+    names = sorted(site.settings.repositories)
+    run([*(_check("whitelist", fqrn, "", ending, fqrn) for fqrn in names), _check("paused", "", "", pausing)],
+        limit_s=limit_s)  # fmt: skip
+    # what answers later than the limit still writes into its own dictionary
+    return Outlook(dict(whitelists), dict(paused))
 
 
 def _answering_gateway(

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,10 +33,9 @@ from include.aliencache.records import CacheRunKind, last_runs
 from include.errors import NightshiftError
 from include.federation.records import health_of, probes_since, reports_since
 from include.federation.states import EvidenceSource
-from include.gateway.client.values import LeaseInfo
 from include.ledger.engine import reading
-from include.monitoring.checks import LIMIT_S, parts_of
-from include.monitoring.findings import PreflightReport, Severity, run
+from include.monitoring.checks import Health, Outlook, look_ahead, look_at_health
+from include.monitoring.findings import Severity
 from include.monitoring.watch import lease_key
 from include.nightlies.records.tables import artifacts, builds, collections, damaged, links, publications, quality
 from include.nightlies.rules.links import LinkState
@@ -50,34 +48,6 @@ from include.stageout.states import TransferState
 from include.stageout.status import waiting_since
 from include.stageout.sums import SumFilter, group_sums, group_times, percentile_s
 from include.stageout.tables import stageout_transfers
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Result of one check of all parts.
-
-    Attributes:
-        report: A finding for each part: `ledger`, `store`, `gateway` or, where there are storage sites, `fts`. Gateways
-            and FTS servers are named by their connections.
-        leases: Those that are held now, by repository, where the gateway answered.
-    """
-
-    report: PreflightReport
-    leases: dict[str, list[LeaseInfo]]
-
-
-def look_at_health(site: Site, *, limit_s: float = LIMIT_S) -> Health:
-    """Check all parts side by side. Changes nothing, and a part that is away hides no other.
-
-    Args:
-        site: The deployment.
-        limit_s: Seconds after which a part counts as away.
-    """
-    leases: dict[str, list[LeaseInfo]] = {}
-    report = run(parts_of(site, leases), limit_s=limit_s)
-    # a gateway that answers later than the limit still writes into its own dictionary
-    return Health(report, dict(leases))
-
 
 WINDOW = timedelta(hours=24)
 NEWEST = 20_000
@@ -97,6 +67,13 @@ def of_health(health: Health) -> Iterator[Metric]:
     for finding in health.report.findings:
         up.add_metric([finding.check, finding.subject], float(finding.severity is not Severity.ERROR))
     yield up
+
+
+def of_outlook(ahead: Outlook, now: datetime) -> Iterator[Metric]:
+    """Yield how long whitelists last, and which DAGs are paused of those that a site needs."""
+    days = {fqrn: (expires - now) / timedelta(days=1) for fqrn, expires in ahead.whitelists.items()}
+    yield _filled("whitelist_days", "Days until the whitelist that readers get ends", ("repository",), days)
+    yield _filled("dag_paused", "1 for a DAG that the site needs and that is paused", ("dag",), ahead.paused)
 
 
 def of_leases(connection: Connection, health: Health, now: datetime) -> Iterator[Metric]:
@@ -364,8 +341,8 @@ def _filled(name: str, text: str, labels: tuple[str, ...], values: Any) -> Gauge
     return metric
 
 
-REMEMBERED_S = 10.0
-"""However many ask, the parts are checked and the ledger is read no more often."""
+REMEMBERED_S, OUTLOOK_S = 10.0, 300.0
+"""However many ask, the parts are checked and the ledger is read no more often; and whitelists and Airflow."""
 
 T = TypeVar("T")
 
@@ -373,14 +350,16 @@ T = TypeVar("T")
 class CachedAnswer(Generic[T]):
     """Remembered result of a function; of several who ask at once one calls it, the others wait for its result."""
 
-    def __init__(self, made: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._made, self._clock = made, clock
+    def __init__(
+        self, made: Callable[[], T], *, kept_s: float = REMEMBERED_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._made, self._kept_s, self._clock = made, kept_s, clock
         self._lock = threading.Lock()
         self._kept: tuple[float, T] | None = None
 
     def __call__(self) -> T:
         with self._lock:
-            if self._kept is None or self._clock() - self._kept[0] >= REMEMBERED_S:
+            if self._kept is None or self._clock() - self._kept[0] >= self._kept_s:
                 value = self._made()
                 self._kept = self._clock(), value
             return self._kept[1]
@@ -389,13 +368,14 @@ class CachedAnswer(Generic[T]):
 class SiteFigures(Collector):
     """Collects all figures of one moment. Without a ledger only the parts are reported."""
 
-    def __init__(self, site: Site, health: Health, now: datetime) -> None:
-        self._site, self._health, self._now = site, health, now
+    def __init__(self, site: Site, health: Health, now: datetime, ahead: Outlook | None = None) -> None:
+        self._site, self._health, self._now, self._ahead = site, health, now, ahead or Outlook()
 
     def collect(self) -> Iterator[Metric]:
         """The metrics. Raises LedgerError if the ledger was there a moment ago and is not now."""
         yield from of_health(self._health)
         yield from of_disk(self._site.settings.paths.var)
+        yield from of_outlook(self._ahead, self._now)
         if any(
             finding.severity is Severity.ERROR for finding in self._health.report.findings if finding.check == "ledger"
         ):
@@ -418,11 +398,12 @@ class Scrape:
     def __init__(self, site: Callable[[], Site]) -> None:
         self._site = site
         self.health: CachedAnswer[Health] = CachedAnswer(lambda: look_at_health(site()))
+        self.ahead: CachedAnswer[Outlook] = CachedAnswer(lambda: look_ahead(site()), kept_s=OUTLOOK_S)
         self.page: CachedAnswer[bytes] = CachedAnswer(self._page)
 
     def _page(self) -> bytes:
         registry = CollectorRegistry()
-        registry.register(SiteFigures(self._site(), self.health(), datetime.now(UTC)))
+        registry.register(SiteFigures(self._site(), self.health(), datetime.now(UTC), self.ahead()))
         return generate_latest(registry)
 
 

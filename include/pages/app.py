@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.monitoring.render import size
-from include.pages.asked import Answers, AskDag, Asked, BadPageQuery
+from include.pages.asked import Answers, AskDag, Asked, BadPageQuery, PageForOperators
 from include.pages.benchmarks import docs_of_campaign, report_file
 from include.pages.registry import PAGES, Page
 from include.quality.results import docs_file
@@ -170,9 +170,12 @@ def policy(charts: bool) -> str:
     return _POLICY.format(styles=" 'unsafe-inline'" if charts else "")
 
 
+_STATUS = ((BadPageQuery, 400), (PageForOperators, 403), (LedgerError, 503))
+
+
 def _refused(_request: Request, error: Exception) -> Response:
     """An error as a page; the script of an open page shows its text in the status line."""
-    status = 400 if isinstance(error, BadPageQuery) else 503 if isinstance(error, LedgerError) else 500
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     headers = {**HEADERS, "Content-Security-Policy": policy(charts=False)}
     html = _environment().get_template("refusal.html").render(page=None, reason=str(error), every=0)
     return Response(html, status, headers, "text/html; charset=utf-8")

@@ -111,6 +111,16 @@ class BadPageQuery(NightshiftError):
         super().__init__(f"parameter {name}: {detail}. {self.hint}")
 
 
+class PageForOperators(NightshiftError):
+    """A user who is no operator asked for a page that only operators see."""
+
+    code = "page-for-operators"
+    hint = "Ask an administrator of Airflow for the role Op, or for a role that may edit pools."
+
+    def __init__(self, page: str) -> None:
+        super().__init__(f"The page {page} is for operators. {self.hint}")
+
+
 LONGEST = 1024
 AskDag = Callable[[str], DagState]
 """Tells of a DAG by its id."""

@@ -93,6 +93,7 @@ PAGES = (
     Page("sites", "Sites", "sites_page", charts=True),
     Page("caches", "Caches", "caches_page", charts=True),
     Page("benchmarks", "Benchmarks", "benchmarks", charts=True),
+    Page("audit", "Audit", "provenance", read="read_audit"),
     Page("provenance", "Provenance", "provenance", nav=False),
     Page("start", "Start a run", "start", nav=False),
 )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from include.cvmfs.errors import CvmfsError
+from include.ledger.acts import Act, ActKind, named, note_act
 from include.ledger.errors import LedgerError
 from include.provenance.document import ChangeKind, ProvenanceRecord
 from include.provenance.records import begun, newest, note
@@ -68,8 +69,12 @@ def note_removed(
     site: Site, fqrn: str, paths: Sequence[str], done: Published, *, holder: str, now: datetime, run: str | None = None
 ) -> None:
     """Have it known who took places away; ``run`` as for a publication. Raises nothing."""
-    for path in paths if not done.unchanged else ():
+    if done.unchanged:
+        return
+    for path in paths:
         note(site, replace(_begun(site, fqrn, done, holder, now, run), path=_clean(path), kind=ChangeKind.REMOVED))
+    what = f"{fqrn}, revision {done.revision}: {named(paths)}"
+    note_act(site.ledger, Act(now, ActKind.REMOVAL, what, holder, BY_HAND if run is None else "task of a DAG", run))
 
 
 def note_renamed(

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, insert, select, update
 
+from include.ledger.acts import Act, ActKind, note_act
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.attempts.answers import copy_time, seen_to_copy
 from include.stageout.claims import StageoutWorker
@@ -188,7 +189,10 @@ def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime, margin: tim
             moved |= move_transfers(connection, moves, component, now=now)
         return moved
 
-    return writing(bind, work)
+    done = writing(bind, work)
+    what = f"job {fts_id} at FTS, with {len(done)} transfers"
+    note_act(bind, Act(now, ActKind.JOB_DEAD, what, by, "by request of a person"))
+    return done
 
 
 _TAKEN = [

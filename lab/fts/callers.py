@@ -35,7 +35,7 @@ class Caller:
 
     @cached_property
     def delegation_id(self) -> str:
-        return hashlib.sha1(self.user.encode()).hexdigest()[:16]
+        return hashlib.sha1(self.user.encode(), usedforsecurity=False).hexdigest()[:16]
 
     @cached_property
     def vo_id(self) -> uuid.UUID:

@@ -234,6 +234,7 @@ def stops(run_id: str, transfer: int) -> list[Stop]:
         Stop("analytics", "", (("h1", "Analytics"), ("body", "is archived"))),
         Stop("sites", "", (("h1", "Sites"), ("body", "No site has a probe"))),
         Stop("caches", "", (("h1", "Caches"), ("body", "The settings name no cache"))),
+        Stop("audit", "", (("h1", "Audit"),)),
         Stop("benchmarks", "", (("body", "No campaign was judged yet"),)),
         Stop("start", f"?action=freeze&repository={FQRN}", (("h1", "Freeze a repository"),)),
     ]

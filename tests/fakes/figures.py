@@ -8,8 +8,9 @@ from pathlib import Path
 from include.gateway.service.metrics import Metrics
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
+from include.monitoring.checks import Health
 from include.monitoring.findings import Finding, PreflightReport, Severity
-from include.monitoring.metrics import Health, SiteFigures
+from include.monitoring.metrics import SiteFigures
 from tests.fakes.plainsite import plain_site
 
 

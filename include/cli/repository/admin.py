@@ -16,6 +16,7 @@ from include.cli.repository.open import (
     Configured,
     DryRun,
     bars,
+    by_hand,
     open_site,
     printable,
     refusing,
@@ -266,16 +267,22 @@ def repair(
     if unfinished:
         _remove_unfinished(fqrn, dry_run=dry_run)
     if reflog or metadata or history:
-        with refusing(), switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
+        site, mended = open_site(), {"tags emptied": history, "metadata": metadata, "reflog": reflog}
+        with refusing(), switching(site, fqrn, Operation.REPAIR) as (store, signer):
             mend_files(store, fqrn, signer, history=history, metadata=metadata, reflog=reflog)
+        by_hand(site, "REPAIR", f"{fqrn}: {', '.join(kind for kind, asked in mended.items() if asked)}")
 
 
 def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
     from include.storage.file import remove_abandoned
 
     with refusing():
-        store = open_site().repository_store(fqrn)
+        site = open_site()
+        store = site.repository_store(fqrn)
         abandoned = remove_abandoned(store, datetime.now(UTC), dry_run=dry_run)
+        if abandoned:
+            what = f"{fqrn}: {', '.join(write.name for write in abandoned)}"
+            by_hand(site, "UNFINISHED", what, "older than a day", dry_run=dry_run)
     for write in abandoned:
         typer.echo(
             f"{'would remove' if dry_run else 'removed'} {write.name}, {write.size} bytes, of {write.since:%Y-%m-%d}"
@@ -314,6 +321,8 @@ def resign(
             site.repository_store(fqrn), fqrn, master, now=datetime.now(UTC), validity=timedelta(days=days),
             certificates=listed, own=own, dry_run=dry_run,
         )  # fmt: skip
+        what = f"{fqrn}, until {whitelist.expires:%Y-%m-%d}, {len(whitelist.fingerprints)} certificates"
+        by_hand(site, "WHITELIST", what, dry_run=dry_run)
     if as_json:
         facts = {
             "repository": fqrn,
@@ -346,6 +355,9 @@ def import_keys(
         site = open_site()
         url, folder = site.settings.repository(fqrn).public_url, site.settings.gateway.keys
         done = run_import(url, fqrn, source, folder, now=datetime.now(UTC), dry_run=dry_run)
+        if done.copied:
+            what = f"{fqrn}: {', '.join(kind.value for kind in done.copied)} to {folder}"
+            by_hand(site, "KEYS", what, dry_run=dry_run)
     kinds = {"copied": done.copied, "present": done.present, "absent": done.absent}
     if as_json:
         named = {word: [f"{fqrn}{kind.value}" for kind in refs] for word, refs in kinds.items()}

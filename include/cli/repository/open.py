@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import logging
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be done; change nothing.")]
 TagName = Annotated[str | None, typer.Option("--tag", "-n", help="The revision of this tag instead of the newest.")]
 InRepository = Annotated[str, typer.Argument(metavar="PATH", help="Absolute path inside the repository.")]
+log = logging.getLogger(__name__)
 _SPAN = re.compile(r"([0-9]+)([hdw]?)")
 
 
@@ -91,6 +93,17 @@ def switching(
 def holder() -> str:
     """Return the name of the holder of a lease."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def by_hand(site: Site, kind: str, what: str, why: str = "by hand", *, dry_run: bool = False) -> None:
+    """Record a destructive act of this command for the audit. `kind`: the name of an `ActKind`. Raises nothing."""
+    from include.ledger.acts import Act, ActKind, note_act
+
+    act = Act(datetime.now(UTC), ActKind[kind], what, holder(), why, dry_run=dry_run)
+    try:
+        note_act(site.ledger, act)
+    except NightshiftError as error:
+        log.warning("this act is not in the audit: %s", error)
 
 
 def seconds_now() -> int:

@@ -16,6 +16,7 @@ from include.cli.repository.open import (
     Configured,
     DryRun,
     bars,
+    by_hand,
     holder,
     open_site,
     printable,
@@ -105,6 +106,7 @@ def mend_manifest(fqrn: str, *, dry_run: bool) -> None:
             made = rebuild_manifest(
                 store, fqrn, signer=signer, now=seconds_now(), garbage_collectable=collectable, dry_run=dry_run
             )
+        by_hand(site, "REPAIR", f"{fqrn}: manifest, revision {made.revision}", dry_run=dry_run)
     verb = "would name" if dry_run else "names"
     typer.echo(f"the manifest of {fqrn} {verb} revision {made.revision}, root {made.root}, {time_text(made.timestamp)}")
 
@@ -137,6 +139,7 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
         )
         damage.note_report(site.ledger, report, everything=True, now=now)
         damage.forget(site.ledger, fqrn, [lost.hash.key for lost in done.mended])
+        by_hand(site, "REPAIR", f"{fqrn}: {len(done.mended)} objects sent again")
     if as_json:
         outcome = {"mended": done.mended, "missing": done.missing}
         typer.echo(json.dumps({name: [lost.as_dict() for lost in these] for name, these in outcome.items()}, indent=1))
@@ -167,7 +170,7 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Collect the garbage of a repository while others publish. Exit code 1: something was not deleted, or is lost."""
-    from include.cvmfs.collect.report import NotDue
+    from include.cvmfs.collect.report import UNNEEDED, NotDue
     from include.nightlies.records.damage import note_collection
     from include.site.collecting import collect, options_of
 
@@ -184,6 +187,7 @@ def gc(
             return
         if not dry_run:
             note_collection(site.ledger, report, now=datetime.now(UTC))
+        by_hand(site, "COLLECTION", report.lines()[0], accept or UNNEEDED, dry_run=dry_run)
     typer.echo(json.dumps(report.as_dict(), indent=1) if as_json else "\n".join(report.lines()))
     if not report.ok:
         raise typer.Exit(1)

@@ -20,6 +20,7 @@ from include.cli.repository.open import (
     Keys,
     Target,
     bars,
+    by_hand,
     holder,
     open_site,
     open_target,
@@ -91,6 +92,8 @@ def remove(
             return
         with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
             removed = remove_tags(store, fqrn, names, signer=signer, now=seconds_now())
+        if removed:
+            by_hand(site, "TAGS", f"{fqrn}: {', '.join(names)}")
     typer.echo(f"{removed} of {len(names)} tags removed from {fqrn}")
 
 
@@ -122,6 +125,9 @@ def prune(
             with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
                 decisions = prune_by_rule(store, fqrn, rule, signer=signer, now=now)
         gone = [decision.tag.name for decision in decisions if decision.remove]
+        if gone:
+            rule_text = f"nightshift repo tag prune --keep {keep} --older-than {older_than} --match {match}"
+            by_hand(site, "TAGS", f"{fqrn}: {', '.join(gone)}", rule_text, dry_run=dry_run)
     if as_json:
         document = [
             {"name": decision.tag.name, "removed": decision.remove, "reason": decision.reason} for decision in decisions

@@ -29,6 +29,8 @@ TWICE = timedelta(hours=23)
 """Careful mode deletes what was condemned before, so long ago: a day, less what a nightly schedule drifts."""
 LISTING_EVERY = timedelta(hours=20)
 GRACE = timedelta(days=3)
+UNNEEDED = "no revision that is kept needs them"
+"""The reason of a collection, for the audit."""
 SETTLE = timedelta(minutes=10)
 """A request without an answer may still be carried out by the store; so long after it, it is not."""
 

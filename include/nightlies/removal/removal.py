@@ -6,7 +6,7 @@ Each of the three plans and applies it; values, approval, and the record in the 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from include.cvmfs.format.catalog import NestedRef
 from include.json_values import JsonValue
+from include.ledger.acts import ActKind, named, note_act
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import links as linked, questions, undos as undone
 from include.nightlies.records.links import LINK, LinkRecord
@@ -212,8 +213,9 @@ def record(
     site: Site,
     attempt: Attempt,
     fqrn: str,
-    noted: Iterable[ChangedPath],
+    noted: Sequence[ChangedPath],
     *,
+    kind: ActKind,
     gone: Sequence[ChangedPath] = (),
     links: Sequence[MovedLink] = (),
     tags: Sequence[LinkRecord] = (),
@@ -222,8 +224,9 @@ def record(
 ) -> None:
     """Record in the ledger what a removal did in this revision; None: in none, and `seen` has what is `noted`.
 
-    `gone`: artifacts that no night installs again; `links`, `tags`: where they lead, and which went; `noted`: what
-    changed, and who did it. What is recorded already is not recorded twice. Raises LedgerError.
+    `kind`: of the act, for the audit. `gone`: artifacts that no night installs again; `links`, `tags`: where they lead,
+    and which went; `noted`: what changed, and who did it. What is recorded already is not recorded twice. Raises
+    LedgerError.
     """
     now, run = attempt.clock(), attempt.run
     if gone:
@@ -249,3 +252,6 @@ def record(
     common = begun(site, fqrn, revision=revision or seen, run_id=run, holder=attempt.holder, at=now)
     for change in noted:
         note(site, change.provenance(common))
+    if noted:
+        what = f"{fqrn}, revision {common.revision}: {named(change.path for change in noted)}"
+        note_act(site.ledger, attempt.act(kind, what, "; ".join(dict.fromkeys(change.reason for change in noted))))

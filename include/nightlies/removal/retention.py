@@ -13,6 +13,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.paths import common_top, is_below
 from include.cvmfs.revision.revision import Revision
 from include.json_values import JsonValue, Time
+from include.ledger.acts import ActKind
 from include.nightlies.attempt import Attempt
 from include.nightlies.removal.held import BuildReader, HeldByTag
 from include.nightlies.removal.removal import ChangedPath, Placed, Removal, ask, record, require_approved
@@ -258,7 +259,7 @@ def _record(site: Site, attempt: Attempt, slot: Slot, gone: Sequence[RetentionDe
         )
         for decision in gone
     ]  # fmt: skip
-    record(site, attempt, slot.repository, changes, revision=revision)
+    record(site, attempt, slot.repository, changes, kind=ActKind.RETENTION, revision=revision)
 
 
 def _record_absent(site: Site, attempt: Attempt, slot: Slot, absent: Sequence[RetentionDecision]) -> None:

@@ -18,6 +18,7 @@ from include.cvmfs.revision.diff import Difference, diff
 from include.cvmfs.revision.needed_objects import KnownRoot, back_from
 from include.cvmfs.revision.revision import Revision
 from include.json_values import JsonValue
+from include.ledger.acts import ActKind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PREVIEW_OUTDATED
 from include.nightlies.records import links as linked, publications as records, undos as undone
@@ -173,8 +174,8 @@ def record_rollback(site: Site, attempt: Attempt, done: RolledBack, reason: str)
     tags = _tags(site, attempt, done, why)
     elsewhere = [replace(change, reason=why) for change in _elsewhere(content, before, after)]
     record(
-        site, attempt, fqrn, [*changes, *(link.changed for link in links), *elsewhere], gone=gone, links=links,
-        tags=tags, revision=done.revision,
+        site, attempt, fqrn, [*changes, *(link.changed for link in links), *elsewhere], kind=ActKind.ROLLBACK,
+        gone=gone, links=links, tags=tags, revision=done.revision,
     )  # fmt: skip
     lifted = undone.lift_back(site.ledger, back, now=now)
     told = RecordedRollback(len(gone), lifted, sum(link.key is not None for link in links), len(tags))

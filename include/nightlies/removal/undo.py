@@ -21,6 +21,7 @@ from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS
 from include.cvmfs.format.paths import ancestors, common_top, is_below, link_target
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
+from include.ledger.acts import Act, ActKind, note_act
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildUnknown, UndoRefused
@@ -182,10 +183,17 @@ def undo(
     return plan, revision
 
 
-def redo(site: Site, wish: Wish, *, now: datetime) -> int:
-    """Let the next run of the build install again what was undone; how many artifacts that is. Changes nothing else."""
-    _, _, chosen = _chosen(site, wish)
-    return undone.lift(site.ledger, [artifact.id for artifact in chosen], now=now)
+def redo(site: Site, wish: Wish, *, now: datetime, by: str) -> int:
+    """Let the next run of the build install again what was undone; how many artifacts that is. Changes nothing else.
+
+    `by`: the person.
+    """
+    _, build, chosen = _chosen(site, wish)
+    count = undone.lift(site.ledger, [artifact.id for artifact in chosen], now=now)
+    if count:
+        what = f"{count} artifacts of {build.key} of slot {wish.slot}"
+        note_act(site.ledger, Act(now, ActKind.REDO, what, by, wish.reason))
+    return count
 
 
 def _chosen(site: Site, wish: Wish) -> tuple[Slot, BuildRecord, list[ArtifactRecord]]:
@@ -383,8 +391,8 @@ def _record(site: Site, attempt: Attempt, plan: UndoPlan, revision: int | None) 
         if last is not None and (last.kind, last.nested_hash) != (kind, nested_hash):
             untold.append(change)
     record(
-        site, attempt, fqrn, [*(link.changed for link in plan.links), *taken, *untold], gone=[*taken, *late],
-        links=plan.links, revision=revision, seen=plan.revision,
+        site, attempt, fqrn, [*(link.changed for link in plan.links), *taken, *untold], kind=ActKind.UNDO,
+        gone=[*taken, *late], links=plan.links, revision=revision, seen=plan.revision,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.commit.tags import PruneRule, TagDecision, decide, prune_by_rule
+from include.ledger.acts import ActKind, named, note_act
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
@@ -83,6 +84,9 @@ def prune_tags(site: Site, attempt: Attempt, fqrn: str, *, dry_run: bool | None)
         log.info(
             "tag %s of %s %s: %s", decision.tag.name, fqrn, "goes" if decision.remove else "stays", decision.reason
         )
+    if done.names:
+        act = attempt.act(ActKind.TAGS, f"{fqrn}: {named(done.names)}", "rule care.tags", dry_run=not done.done)
+        note_act(site.ledger, act)
     return done
 
 
@@ -91,6 +95,9 @@ def remove_unfinished(site: Site, attempt: Attempt, fqrn: str, *, dry_run: bool)
     found = remove_abandoned(site.repository_store(fqrn), attempt.clock(), dry_run=dry_run)
     for write in found:
         log.info("%s of %s, %s bytes: %s", write.name, fqrn, write.size, "would be removed" if dry_run else "removed")
+    if found:
+        what = f"{fqrn}: {named(write.name for write in found)}"
+        note_act(site.ledger, attempt.act(ActKind.UNFINISHED, what, "older than a day", dry_run=dry_run))
     return found
 
 

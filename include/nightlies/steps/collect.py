@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.collect.report import CollectionReport, NotDue
+from include.cvmfs.collect.report import UNNEEDED, CollectionReport, NotDue
+from include.ledger.acts import ActKind, note_act
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import COLLECTION_RUN_REFUSED
 from include.nightlies.records.damage import note_collection
@@ -101,6 +102,8 @@ def collect_garbage(site: Site, attempt: Attempt, fqrn: str, given: Mapping[str,
         return found
     if not options.dry_run:
         note_collection(site.ledger, found, now=attempt.clock())
+    act = attempt.act(ActKind.COLLECTION, found.lines()[0], options.rules.accept or UNNEEDED, dry_run=options.dry_run)
+    note_act(site.ledger, act)
     return _written(found, place)
 
 

@@ -17,6 +17,7 @@ from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
 from include.fts.errors import JobUnknown
 from include.fts.states import FailureReason
+from include.ledger.acts import Act, ActKind, named, note_act
 from include.ledger.engine import reading, writing
 from include.settings.sites import ChecksumMode
 from include.stageout.attempts.answers import HELD
@@ -101,7 +102,25 @@ def take_census(
                 kept[finding.kind].append(finding)
     findings = tuple(finding for some in kept.values() for finding in some)
     record_findings(stageout.ledger, findings, now=start)
+    _note_deletions(stageout, counts, findings, start, deletes=deletes)
     return CensusReport(dict(counts), findings)
+
+
+def _note_deletions(
+    stageout: Stageout,
+    counts: Mapping[tuple[FindingKind, FindingOutcome], int],
+    findings: Sequence[CensusFinding],
+    now: datetime,
+    *,
+    deletes: bool,
+) -> None:
+    """Record for the audit which unknown files were deleted or, without `deletes`, would be."""
+    outcome = FindingOutcome.DELETED if deletes else FindingOutcome.DELETABLE
+    if count := counts[FindingKind.UNKNOWN_FILE, outcome]:
+        names = named(f"{finding.site}: {finding.name}" for finding in findings if finding.outcome is outcome)
+        why = f"no transfer names them, and they are older than {stageout.settings.unknown_days} days"
+        act = Act(now, ActKind.CENSUS, f"{count} files: {names}", stageout.worker.name, why, dry_run=not deletes)
+        note_act(stageout.ledger, act)
 
 
 # -- the ledger with itself

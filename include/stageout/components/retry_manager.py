@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, or_, select
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
 from include.fts.errors import FtsError
+from include.ledger.acts import Act, ActKind, named, note_act
 from include.ledger.engine import Bind, reading, writing
 from include.ledger.restores import LedgerRestore, note, restores_of
 from include.settings.sites import RemoteSite
@@ -277,7 +278,9 @@ def resubmit(
     of the transfers that are new now.
     """
     to = {_T.FAILED: _T.NEW, _T.KILLED: _T.NEW}
-    return _moved(bind, to, f"resubmitted by {by}", now, (ids, owner, workflow))[_T.NEW]
+    done = _moved(bind, to, f"resubmitted by {by}", now, (ids, owner, workflow))[_T.NEW]
+    _note_act(bind, Act(now, ActKind.RESUBMISSION, "", by, ""), done, (owner, workflow))
+    return done
 
 
 def kill(
@@ -302,6 +305,7 @@ def kill(
         _T.ACTIVE: _T.KILLING,
     }
     moved = _moved(bind, to, f"killed by {by}", now, (ids, owner, workflow))
+    _note_act(bind, Act(now, ActKind.KILL, "", by, ""), moved[_T.KILLED] | moved[_T.KILLING], (owner, workflow))
     return KilledTransfers(moved[_T.KILLED], moved[_T.KILLING])
 
 
@@ -311,6 +315,15 @@ def kill_workflow(bind: Bind, owner: str, workflow: str, *, by: str, now: dateti
     close_workflow(bind, owner, workflow, now=now)
     note_killed(bind, owner, workflow, now=now)
     return kill(bind, by=by, now=now, owner=owner, workflow=workflow)
+
+
+def _note_act(bind: Bind, act: Act, ids: Collection[int], of: tuple[str | None, str | None]) -> None:
+    """Record an act on transfers, of one owner and workflow if they were named; nothing if no transfer moved."""
+    if ids:
+        owner, workflow = of
+        whose = " ".join(filter(None, (owner and f"of {owner}", workflow and f"of workflow {workflow}")))
+        what = f"{len(ids)} transfers {whose}".strip() + f": {named(map(str, sorted(ids)))}"
+        note_act(bind, replace(act, what=what, why="by request of a person"))
 
 
 def keep(

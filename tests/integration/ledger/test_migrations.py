@@ -61,7 +61,7 @@ def test_the_tables_are_those_that_are_declared(ledger):
 
 
 def test_a_second_migration_changes_nothing(ledger):
-    assert migrate(ledger) == version(ledger) == "v0006"
+    assert migrate(ledger) == version(ledger) == "v0007"
 
 
 def test_the_file_of_a_ledger_is_not_for_others_also_of_one_that_exists(tmp_path):
@@ -94,8 +94,8 @@ def test_many_processes_may_migrate_at_once(address, empty):
     if password:
         environ["PASSWORD"] = password
     done = subprocess.run([sys.executable, "-c", MIGRATE], env=environ, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout.split()) == (0, ["v0006"] * 3), done.stderr
-    assert version(empty) == "v0006"
+    assert (done.returncode, done.stdout.split()) == (0, ["v0007"] * 3), done.stderr
+    assert version(empty) == "v0007"
 
 
 @pytest.mark.parametrize("revision", ["0001", "0020"])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,8 +16,10 @@ from include.cli.repository.open import open_site as of_environment
 from include.cvmfs.collect.report import CollectionReport, LostObject
 from include.gateway.client.client import GatewayClient
 from include.ledger.engine import writing
+from include.monitoring import checks
+from include.monitoring.checks import look_at_health
 from include.monitoring.findings import Severity
-from include.monitoring.metrics import Scrape, look_at_health
+from include.monitoring.metrics import Scrape
 from include.monitoring.watch import lease_key
 from include.nightlies.records.damage import note_collection
 from include.nightlies.records.publications import new_row
@@ -76,6 +79,27 @@ def test_what_moved_within_a_day_is_on_the_page_and_older_publications_are_not(s
     assert found["nightshift_publications", FQRN, "published"] == 1
     assert found["nightshift_publication_files", FQRN] == 5
     assert found["nightshift_publication_seconds", "prepare", FQRN] == 2.0
+
+
+def test_the_days_of_the_whitelist_and_needed_dags_that_are_paused_are_on_the_page(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = figures(site)
+    assert 20 < found["nightshift_whitelist_days", FQRN] < 31
+    assert [key for key in found if key[0] == "nightshift_dag_paused"] == []  # Airflow is not to be asked
+    states = {"leases": False, "repository_care": True}
+    monkeypatch.setattr(checks, "site_api", lambda *_, **__: SimpleNamespace(paused=lambda: states))
+    site.settings = site.settings.model_copy(update={"airflow_connection": "airflow"})
+    found = figures(site)
+    assert (found["nightshift_dag_paused", "leases"], found["nightshift_dag_paused", "repository_care"]) == (0, 1)
+
+
+def test_a_store_that_does_not_answer_leaves_the_whitelist_out_and_the_page_is_there(site: Site) -> None:
+    repository = site.settings.repositories[FQRN].model_copy(update={"public_url": "http://127.0.0.1:1/x"})
+    site.settings = site.settings.model_copy(update={"repositories": {FQRN: repository}})
+    found = figures(site)
+    assert [key for key in found if key[0] == "nightshift_whitelist_days"] == []
+    assert found["nightshift_part_up", "ledger", "ledger"] == 1
 
 
 def test_leases_are_counted_and_the_oldest_has_its_age(repo: Commands, site: Site) -> None:

@@ -309,7 +309,7 @@ class Story:
 
     def a_redo(self) -> str:
         _, build_id = self.chance.choice(self.runs)
-        redo(self.nights.site, wish(build_id), now=now())
+        redo(self.nights.site, wish(build_id), now=now(), by="ann")
         return f"redo of {build_id}"
 
     def _install(self, day: int, build_id: str, content: bytes, *, lost: bool = False) -> None:

@@ -130,7 +130,7 @@ def test_readers_links_tags_and_the_ledger_agree_afterwards_and_the_next_night_g
 
 def test_what_went_is_installed_again_after_a_redo_only(slots: Nights) -> None:
     both(slots)
-    assert redo(slots.site, Wish("main", "b20261104", ""), now=now()) == 2
+    assert redo(slots.site, Wish("main", "b20261104", ""), now=now(), by="ann") == 2
     slots.install_build(4, {"A": b"a4", "B": b"b4"}, "redone/4")
     assert slots.leads_to("latest") == slots.leads_to("Wed") == f"{FOLDER}/b20261104"
     slots.assert_whole()

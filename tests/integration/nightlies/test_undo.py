@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from include.cli.nightly import app
 from include.cvmfs.errors import DestinationError
+from include.monitoring.audit import AuditChoice, audit
 from include.nightlies.errors import BuildUnknown, UndoRefused, UnknownChoice
 from include.nightlies.records import links as linked
 from include.nightlies.removal import undo as step
@@ -72,6 +73,11 @@ def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_on
     assert slots.revision == made
     reasons = [one.reason for one in linked.history(slots.site.ledger, FQRN, f"{FOLDER}/latest")]
     assert "is undone: it crashes" in reasons[0]
+    (act,) = audit(slots.site.ledger, AuditChoice())
+    assert (act.kind, act.dry_run) == ("undo", False)
+    assert act.what.startswith(f"{FQRN}, revision {made}: ")
+    assert "it crashes" in act.why
+    assert act.run
     slots.assert_whole()
 
 
@@ -95,7 +101,7 @@ def test_what_is_undone_is_not_installed_again_until_somebody_lets_it_or_it_is_r
     assert plan.batches == ()
     assert {one.state for one in plan.settled} == {State.SKIPPED}
     assert all("undone at" in one.reason and "it crashes" in one.reason for one in plan.settled)
-    assert redo(slots.site, wish(projects=("A",)), now=now()) == 1
+    assert redo(slots.site, wish(projects=("A",)), now=now(), by="ann") == 1
     slots.install_build(3, {"A": b"a3", "B": b"rebuilt"}, "night/rebuilt")
     assert contents(slots, "b20261103") == {"A": b"a3", "B": b"rebuilt"}
     assert slots.leads_to("latest") == f"{FOLDER}/b20261103"
@@ -276,7 +282,7 @@ def test_a_rebuilt_tree_is_replaced_by_what_stood_there_before_and_nothing_is_se
     slots.assert_whole()
     # the rebuild does not come back by itself; what is let come again, does
     assert slots.plan_of(night_of(3, "night/again")).batches == ()
-    assert redo(slots.site, wish(projects=("A",)), now=now()) == 1
+    assert redo(slots.site, wish(projects=("A",)), now=now(), by="ann") == 1
     slots.install_build(3, {"A": b"rebuilt", "B": b"b3"}, "night/let")
     assert contents(slots, "b20261103")["A"] == b"rebuilt"
 
@@ -345,7 +351,7 @@ def test_a_project_of_a_partial_build_goes_comes_again_and_the_base_keeps_its_ow
     assert slots.head().revision.lookup(f"{FOLDER}/b20261104") is None
     assert slots.leads_to("latest") == f"{FOLDER}/b20261103"
     assert contents(slots, "b20261103")["A"] == b"a3"
-    assert redo(slots.site, wish("b20261104"), now=now()) == 2
+    assert redo(slots.site, wish("b20261104"), now=now(), by="ann") == 2
     slots.install_build(4, {"B": b"b4"}, "night/let", **base_of(3))
     assert slots.link_states(night_of(4)) == {LinkState.UNCHANGED}
     assert slots.leads_to("latest") == f"{FOLDER}/b20261104"

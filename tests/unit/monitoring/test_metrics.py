@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from include.monitoring.metrics import REMEMBERED_S, CachedAnswer, publication_metrics, routes
+from include.pages.registry import PAGES, PREFIX
 from include.settings.errors import SettingsError
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
@@ -128,7 +129,7 @@ def test_the_alert_rules_have_the_form_of_prometheus() -> None:
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
         assert re.fullmatch(r"[A-Z][A-Za-z0-9]*", rule["alert"])
         assert rule["labels"]["severity"] in {"warning", "critical"}, rule["alert"]
-        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "description", "page", "runs", "runbook_url"}, rule["alert"]
         assert DURATION.fullmatch(rule.get("for", "1m")), rule["alert"]
         for text in (*rule["annotations"].values(), rule["expr"]):
             assert isinstance(text, str), rule["alert"]
@@ -137,6 +138,19 @@ def test_the_alert_rules_have_the_form_of_prometheus() -> None:
         for opening, closing in ("()", "{}", "[]"):
             assert expression.count(opening) == expression.count(closing), rule["alert"]
         assert all(DURATION.fullmatch(span) for span in re.findall(r"\[([^\]]*)\]", expression)), rule["alert"]
+
+
+def test_every_alert_leads_to_a_page_and_to_the_runs_of_a_dag_that_exist() -> None:
+    pages = {f"{PREFIX}/{page.name}" for page in PAGES} | {f"{PREFIX}/health"}
+    dags = {file.stem for file in (RULES.parents[2] / "dags").glob("*.py")}
+    for rule in rules():
+        page, _, query = rule["annotations"]["page"].partition("?")
+        assert page in pages, rule["alert"]
+        for part in filter(None, query.split("&")):
+            name, _, value = part.partition("=")
+            assert value == f"{{{{ $labels.{name} }}}}", rule["alert"]
+        dag = rule["annotations"]["runs"].removeprefix("/dags/").replace("_{{ $labels.slot }}", "")
+        assert dag in dags | {"{{ $labels.dag }}"}, rule["alert"]
 
 
 def test_every_figure_and_label_of_an_alert_rule_exists(offered: dict[str, set[str]]) -> None:

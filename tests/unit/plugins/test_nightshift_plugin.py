@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,8 +92,9 @@ def test_a_viewer_may_call_nothing_that_changes(apps: dict[str, Any]) -> None:
 def rights() -> dict[str, dict[str, bool]]:
     """The table of docs/security.md: by action, whether a role may."""
     lines = (ROOT / "docs/security.md").read_text().splitlines()
-    head, _, *rows = lines[next(number for number, line in enumerate(lines) if line.startswith("| action")) :]
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows) if line.startswith("|")]
+    begin = next(number for number, line in enumerate(lines) if line.startswith("| action"))
+    head, _, *rows = takewhile(lambda line: line.startswith("|"), lines[begin:])
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)]
     (_, *roles), *actions = table
     return {name: dict(zip(map(str.lower, roles), (cell == "yes" for cell in cells), strict=True))
             for name, *cells in actions}  # fmt: skip
@@ -105,6 +107,8 @@ def test_each_role_may_do_what_the_table_says(
     own, other = recorded(site.ledger, 1, owner="ann")[0], recorded(site.ledger, 1, owner="bob")[0]
     monkeypatch.setattr(logins, "create_session", lambda: nullcontext(SimpleNamespace(scalar=lambda _: False)))
     manager, pages, api = create_auth_manager(), apps[PREFIX], apps[STAGEOUT_API]
+
+    shown = {page.name for page in PAGES if page.nav} - {"audit"}
 
     def get(app: Any, path: str, role: str) -> Any:
         return call(app, "GET", path, f"Bearer {token(role)}")
@@ -120,9 +124,14 @@ def test_each_role_may_do_what_the_table_says(
         return done.pop()
 
     def looks(role: str) -> bool:
-        found = {get(pages, f"/{page.name}", role).status_code for page in PAGES if page.nav}
+        found = {get(pages, f"/{name}", role).status_code for name in shown}
         answers = {get(api, path, role).status_code for path in (f"/transfers/{own}", "/analytics.csv")}
         return found == answers == {200}
+
+    def audits(role: str) -> bool:
+        answers = {get(pages, path, role).status_code for path in ("/audit", "/audit/live")}
+        assert answers in ({200}, {403}), (role, answers)
+        return answers == {200}
 
     def starts(role: str) -> bool:
         answers = [get(pages, f"/start?action={action}", role) for action in ACTIONS]
@@ -136,7 +145,7 @@ def test_each_role_may_do_what_the_table_says(
 
     tried: tuple[Callable[[str], bool], ...] = (
         looks, partial(changes, own), lambda role: get(api, f"/transfers/{other}", role).status_code == 200,
-        partial(changes, other), starts, pools,
+        partial(changes, other), starts, pools, audits,
     )  # fmt: skip
     table = rights()
     assert {action: {role: may(role) for role in table[action]} for action, may in zip(table, tried, strict=True)} == (
