@@ -14,11 +14,11 @@ from include.nightlies.records import builds, progress
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import all_links_of
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.sources import absolute
-from include.pages import nights_rows as rows
+from include.pages import nights_rows as rows, nights_view as view
 from include.pages.asked import Asked
-from include.pages.nights_view import cell_of, matrices, progress_of
 from include.pages.provenance import open_leases
 from include.pages.registry import night, run_of, start
 from include.provenance.interventions import standing
@@ -29,6 +29,10 @@ from include.site.site import Site
 
 BUSY_S, QUIET_S = 3, 20
 """Seconds between two updates while something runs, and otherwise."""
+STEADY_S = 10
+"""Seconds for which what is under way keeps its length in the timeline, so that it is drawn again more seldom."""
+COURSES_S = 600.0
+"""Seconds for which the courses of earlier nights are kept."""
 DAYS, CALENDAR_S = 28, 60.0
 """Days of the calendar, and for how many seconds its verdicts are kept."""
 MARKS = {
@@ -109,8 +113,15 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
     def reached(url: str) -> str | None:
         return browser_url(asked.site.settings, absolute(asked.site, slot.store, url))
 
-    make = partial(cell_of, slot=slot.name, browser_url=reached, noted=noted, before=before)
+    make = partial(view.cell_of, slot=slot.name, browser_url=reached, noted=noted, before=before)
     cells = [make(line) for line in summary.lines]
+    shown_now = asked.now.replace(microsecond=0) - timedelta(seconds=asked.now.second % STEADY_S)
+    drawn, left_out = view.to_draw(cells)
+    since = rows.prepared_since(ledger, [str(row.changeset) for row in _publications(drawn) if row.changeset])
+    courses = [view.course_of(cell, since.get(str(row.changeset)), shown_now)
+               for cell, row in zip(drawn, _publications(drawn), strict=True)]  # fmt: skip
+    timeline = sorted((course for course in courses if course), key=lambda course: (course.begins, course.cell.id))
+    progress_ = view.progress_of(summary, asked.now)
     builds_ = [build.id for build in builds.builds_of(ledger, slot.name, day)]
     runs = rows.runs_of(ledger, builds_) if ids else ()
     busy = any(run.busy for run in runs)
@@ -121,9 +132,15 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
             (record, rows_of(record), run_of(record.run_id), _docs(asked, record)) for record in summary.blocked
         ],
         "repository": slot.repository,
-        "matrices": matrices(summary, cells),
+        "matrices": view.matrices(summary, cells),
+        "glance": view.glance(cells),
+        "timeline": timeline,
+        "timeline_figure": view.timeline_figure(timeline),
+        "left_out": left_out,
+        "phases": view.NightPhase,
         "problems": [cell for cell in cells if not cell.line.fate.good],
-        "progress": progress_of(summary, asked.now),
+        "progress": progress_,
+        "expected": _expected(asked, slot, day, progress_) if progress_ else None,
         "counts": [(fate, summary.count(fate)) for fate in ArtifactOutcome if summary.count(fate)],
         "total": summary.total(),
         "runs": [(number, run, run_of(run.run)) for number, run in enumerate(runs, 1)],
@@ -138,6 +155,22 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
         "following": following,
         "every": BUSY_S if busy else QUIET_S,
     }
+
+
+def _publications(cells: Sequence[view.ArtifactCell]) -> list[Publication]:
+    return [cell.line.publication for cell in cells if cell.line.publication is not None]
+
+
+def _expected(asked: Asked, slot: Slot, day: date, progress: view.NightProgress) -> view.ExpectedEnd | None:
+    """The end by the last nights of the slot, whose courses are read beside the page."""
+    question = f"courses {slot.name} {day}"
+
+    def courses() -> list[list[float]]:
+        return asked.remembered(
+            question, lambda: rows.earlier_courses(asked.site.ledger, slot.name, day), kept_s=COURSES_S
+        )
+
+    return view.expected_end(progress, asked.services.ask(question, courses).value or (), asked.now)
 
 
 def _before(site: Site, slot: Slot, summary: Summary) -> dict[tuple[str, str], int]:
