@@ -10,6 +10,8 @@ from typing import Any
 
 COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#a855f7", "#ef4444", "#64748b", "#06b6d4", "#d946ef")
 """Colours of traces in their order; each is seen on a light and on a dark ground."""
+LEGEND = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"}
+"""Place of a legend: it grows upwards, so that its lines on a narrow page cover nothing."""
 STEPS = 8
 """An axis of whole numbers that is no higher has a mark at each."""
 
@@ -70,7 +72,7 @@ def timeline(rows: Sequence[str], traces: Sequence[dict[str, Any]], begin: datet
     """
     layout = {
         "height": 130 + 34 * max(len(rows), 3), "barmode": "overlay", "bargap": 0.62, "showlegend": True,
-        "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0},
+        "legend": LEGEND,
         "margin": {"l": 8, "r": 12, "t": 64, "b": 48},
         "xaxis": {"type": "date", "title": {"text": "Time (UTC)"}, "range": _times([begin, end]), "nticks": 6},
         "yaxis": {
@@ -101,7 +103,8 @@ def figure(
         vertical["dtick"] = 1
     days = all("T" not in moment for trace in traces for moment in trace["x"])
     layout = {
-        "height": 320, "barmode": "stack", "legend": {"orientation": "h", "y": 1.15}, "showlegend": len(data) > 1,
+        "height": 320, "barmode": "stack", "showlegend": len(data) > 1,
+        "legend": LEGEND,
         "xaxis": {"type": "category" if days else "date", "title": {"text": "Day (UTC)" if days else "Time (UTC)"}},
         "yaxis": vertical,
     }  # fmt: skip
