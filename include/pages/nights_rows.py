@@ -309,6 +309,19 @@ def earlier_courses(bind: Bind, slot: str, before: date, *, nights: int = NIGHTS
     return [course for course in courses if course]
 
 
+def places_of(bind: Bind, build: int) -> dict[str, str]:
+    """Return where the artifacts of a build are in the repository, by name, as the last good run recorded it."""
+    good = [state.value for state in State if state.good]
+    query = (
+        select(artifacts.c.project, artifacts.c.platform, publications.c.destination)
+        .join(publications, publications.c.artifact == artifacts.c.id)
+        .where(artifacts.c.build == build, publications.c.state.in_(good))
+        .order_by(publications.c.id)
+    )
+    with reading(bind) as connection:
+        return {f"{row.project}/{row.platform}": row.destination for row in connection.execute(query)}
+
+
 def links_of_slot(bind: Bind, slot: str, paths: Sequence[str], repository: str) -> tuple[LinkRow, ...]:
     """Return these links of a slot, in this order; those that nothing was decided of are left out."""
     changed = (LinkState.MOVED.value, LinkState.UNCHANGED.value, LinkState.REMOVED.value)

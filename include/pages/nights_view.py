@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from statistics import median
 from typing import Any
 
+from include.cvmfs.revision.diff import Difference, DifferingEntry
+from include.cvmfs.sources.source import printable
 from include.monitoring.summary import ArtifactOutcome, Line, Summary
 from include.nightlies.records.progress import NotedProgress
+from include.nightlies.records.quality import ArtifactFigures, NightFigures
 from include.nightlies.rules.states import Phase, Skip, State
 from include.pages.charts import DrawnSpan, points, spans, timeline
+from include.pages.publications_view import cure_of
 from include.pages.registry import provenance, start, task_of
 
 Pair = tuple[str, str]
@@ -34,6 +38,8 @@ MARKS = {
     ArtifactOutcome.NEVER_ARRIVED: "\N{EN DASH}",
 }  # fmt: skip
 """Shapes of states, as the calendar of nights has them: colour is not the only sign."""
+FILES_SHOWN = 200
+"""Paths of a difference of two trees."""
 DRAWN, DRAWN_FOR = 40, timedelta(days=1)
 """Artifacts of a timeline, and its length at most."""
 NEARLY = 0.99
@@ -360,6 +366,113 @@ def timeline_figure(courses: Sequence[ArtifactCourse]) -> dict[str, Any] | None:
     edge = max((end - begin) / 50, timedelta(seconds=1))
     names = [f"{course.cell.mark} {course.cell.line.name}" for course in courses]
     return timeline(names, traces, begin - edge, end + edge)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactChange:
+    """An artifact of which two builds differ. `before`, `after`: its figures, None where a build does not have it."""
+
+    name: str
+    before: ArtifactFigures | None
+    after: ArtifactFigures | None
+
+    @property
+    def what(self) -> tuple[str, str, str]:
+        """Return the mark, the style and the name of the change."""
+        if self.before is None:
+            return "+", "good", "new"
+        return ("\N{MINUS SIGN}", "bad", "gone") if self.after is None else ("~", "busy", "changed")
+
+    def grown(self, name: str) -> int | None:
+        """Return by how much a figure grew; None where the ledger does not have both."""
+        values = [0 if side is None else getattr(side, name) for side in (self.before, self.after)]
+        return None if None in values else values[1] - values[0]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildDifference:
+    """The difference of two builds. `same`: number of artifacts that both list with one sum."""
+
+    before: NightFigures
+    after: NightFigures
+    changes: tuple[ArtifactChange, ...]
+    same: int
+
+    @classmethod
+    def of(cls, before: NightFigures, after: NightFigures) -> BuildDifference:
+        """Compare two builds by the sums of their artifacts; the largest changes come first."""
+        names = sorted({*before.artifacts, *after.artifacts})
+        sides = [ArtifactChange(name, before.artifacts.get(name), after.artifacts.get(name)) for name in names]
+        changes = [
+            side for side in sides if not (side.before and side.after and side.before.sha256 == side.after.sha256)
+        ]
+        changes.sort(key=lambda change: (-abs(change.grown("bytes") or 0), change.name))
+        return cls(before, after, tuple(changes), len(sides) - len(changes))
+
+    def total(self, name: str) -> tuple[int, int]:
+        """Return the sums of a figure over both builds, as far as the ledger has it."""
+        before, after = (
+            sum(getattr(figures, name) or 0 for figures in side.artifacts.values())
+            for side in (self.before, self.after)
+        )
+        return before, after
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """Files of an artifact that two builds do not have in common. `shown`: mark and path of the first ones."""
+
+    added: int
+    changed: int
+    removed: int
+    shown: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, changes: Iterable[DifferingEntry], below: str) -> FileDifference:
+        """Count files and links, but no directories and nothing that differs in its time alone."""
+        counts, shown = Counter[Difference](), list[tuple[str, str]]()
+        for change in changes:
+            entry = change.after or change.before
+            if (entry is not None and entry.is_directory) or change.what == ("mtime",):
+                continue
+            counts[change.kind] += 1
+            if len(shown) < FILES_SHOWN:
+                shown.append((change.kind.value, printable(change.path.removeprefix(below))))
+        added, changed, removed = counts[Difference.ADDED], counts[Difference.CHANGED], counts[Difference.REMOVED]
+        return cls(added, changed, removed, tuple(shown))
+
+
+def cures_of(line: Line, slot: str, day: date) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Say what cures an artifact that is not in the repository, with links to filled-in forms that do it.
+
+    Args:
+        line: The artifact in the night's summary.
+        slot: The slot of the night.
+        day: The date of its builds.
+    """
+    which = {"slot": slot, "build_date": day.isoformat()}
+    again = ("Install again", start("install", **which, projects=line.project, platforms=line.platform))
+    without = [("Publish without it", start("without", **which, without=line.name))] if line.required else []
+    skip = line.publication.skip_reason if line.publication is not None else None
+    if line.fate is ArtifactOutcome.OPEN:
+        if line.publication is not None:
+            return "It goes on by itself. If nothing moves, read its log.", ()
+        return "The next run of the night takes it, once what it depends on is there.", (again,)
+    if line.fate is ArtifactOutcome.NEVER_ARRIVED:
+        return "Have the build system list it; the next run takes it.", (again, *without)
+    if line.fate is ArtifactOutcome.BLOCKED:
+        if line.publication is None:
+            accept = ("Accept quality", start("accept", **which))
+            return "Correct the build, or accept its quality with a reason.", (accept,)
+        if skip is Skip.UNDONE:
+            return "Redo lets the next run install it again.", _actions(line, slot)
+        if skip is Skip.SUPERSEDED:
+            return "A run that was planned since then installs it.", (again,)
+        if skip is Skip.REJECTED:
+            return "Run it again, and approve it.", (again, *without)
+        return f"Mend {line.blocked_by or 'what it depends on'} first.", (again, *without)
+    text = cure_of(line.code) if line.publication is not None else "Correct its entry in the index."
+    return text, (again, *without)
 
 
 def _actions(line: Line, slot: str) -> tuple[tuple[str, str], ...]:

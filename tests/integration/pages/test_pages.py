@@ -12,12 +12,12 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from include.nightlies.records import builds, links as linked, progress
+from include.nightlies.records import builds, links as linked, progress, publications as records
 from include.nightlies.records.links import LinkRecord
 from include.nightlies.records.publications import publication
-from include.nightlies.records.tables import publications
+from include.nightlies.records.tables import artifacts, publications
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import Move
+from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.pages import nights_rows as rows
 from include.pages.registry import PAGES
@@ -25,6 +25,7 @@ from include.provenance.interventions import freeze
 from include.quality.results import folder_of_run
 from include.site.site import Site
 from tests.fakes.site import FQRN
+from tests.integration.cli.conftest import Commands
 from tests.integration.pages.conftest import DAY, HOSTILE, NOW, PAUSED, RUN, Night
 
 NIGHT = f"/nights?slot=main&date={DAY}"
@@ -176,6 +177,43 @@ def test_the_end_of_a_night_is_expected_by_the_nights_before_it(client: TestClie
     assert rows.earlier_courses(site.ledger, "main", DAY) == [[240.0, 1200.0], [240.0, 1200.0]]
     page = next(text for _ in range(100) if "night-expected" in (text := client.get(NIGHT).text))
     assert "as in the last 2 nights of the slot" in page
+
+
+def test_two_builds_are_compared_by_artifacts_sizes_and_files(
+    client: TestClient, site: Site, night: Night, repo: Commands
+) -> None:
+    before = Night(site, day=DAY - timedelta(days=1))
+    before.listed("A/x86", "B/x86", "same/x86")
+    night.listed("C/x86", "A/x86", "same/x86")
+    for day in (before, night):
+        build = builds.build(site.ledger, "main", f"b{day.day:%d}")
+        assert build is not None
+        record = build.artifact("A", "x86")
+        assert record is not None
+        with site.ledger.begin() as connection:
+            values = {"sha256": f"{day.day:%d}" * 32}
+            connection.execute(update(artifacts).where(artifacts.c.id == record.id).values(**values))
+        folder = repo.tree(str(day.day), **{"only": "x", f"at-{day.day}": "y", "text": str(day.day)})
+        key = PublicationKey(FQRN, f"/nightlies/main/{day.day}/A/x86", f"d/{day.day}")
+        repo("publish", FQRN, key.destination, folder)
+        records.plan(site.ledger, key, Planned(record.id, f"{day.day:%d}" * 32), try_number=1, now=NOW)
+        figures = Figures(files=3, bytes=1000 * day.day.day)
+        unchanged = Move(State.UNCHANGED, Phase.PREPARE, "is there", figures)
+        day.moved(key, Move(State.PREPARING, Phase.PREPARE, "try 1"), unchanged)
+    link = re.search(r'id="night-compare" href="([^"#]+)', client.get(NIGHT).text)
+    assert link is not None
+    url = f"/{html.unescape(link[1])}"
+    page = client.get(url).text
+    table = page.partition('aria-label="Difference of two builds"')[2].partition("</table>")[0]
+    shown = [re.sub(r"<[^>]+>|\s+", " ", row).split()[:3] for row in table.split("<tr>")[2:]]
+    assert shown == [["A/x86", "~", "changed"], ["B/x86", "\N{MINUS SIGN}", "gone"], ["C/x86", "+", "new"]]
+    assert "20.0 kB before, 21.0 kB now. 1 artifacts are the same" in page
+    assert "+1.0 kB" in table
+    page = next(text for _ in range(200) if "no answer yet" not in (text := client.get(f"{url}&files=A/x86").text))
+    assert re.search(r"</span> 1 added, .* 1 changed, .* 1 removed", page)
+    assert f"<code>+ /at-{DAY}</code>" in page
+    answer = client.get(f"{NIGHT}&compare={HOSTILE}")
+    assert (answer.status_code, "parameter compare" in answer.text) == (400, True)
 
 
 def test_news_are_the_part_that_changes_and_come_only_when_it_did(client: TestClient, night: Night) -> None:

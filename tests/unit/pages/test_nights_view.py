@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 
 from include.nightlies.records.progress import NotedProgress
+from include.nightlies.records.quality import ArtifactFigures, NightFigures
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.states import Phase, Skip, State
 from include.pages.app import number, span
 from include.pages.nights_view import (
     DRAWN,
     NEARLY,
     ArtifactCell,
+    BuildDifference,
     NightPhase,
     cell_of,
     course_of,
+    cures_of,
     expected_end,
     glance,
     going,
@@ -26,7 +30,7 @@ from include.pages.nights_view import (
     to_draw,
 )
 from include.pages.registry import provenance, run_of, start, task_of
-from tests.fakes.summaries import NOW, built, of, published
+from tests.fakes.summaries import DAY, NOW, built, of, published
 
 MINUTE = timedelta(minutes=1)
 
@@ -201,3 +205,41 @@ def test_a_glance_counts_states_by_platform_with_a_shape_for_each() -> None:
     ]
     assert [count for *_, count in x86.counts] == [1, 1, 1]
     assert arm.counts == (("\N{HORIZONTAL ELLIPSIS}", "wait", "open", 1),)
+
+
+def test_what_is_not_there_has_its_cure_beside_it() -> None:
+    skipped = [published(100, State.SKIPPED, skip_reason=skip, blocked_by="Z/x86") for skip in Skip]
+    rows = [*skipped, published(100, State.FAILED, code="artifact-missing"), published(100, State.PREPARING)]
+    shown = {}
+    for row in rows:
+        (line,) = of(built("A/x86"), b1=[row]).lines
+        text, forms = cures_of(line, "main", DAY)
+        shown[line.publication and (line.publication.skip_reason or line.publication.state)] = [
+            text.split()[0], *(name for name, _ in forms)
+        ]  # fmt: skip
+    again, without = "Install again", "Publish without it"
+    assert shown[Skip.BLOCKED] == ["Mend", again, without]
+    assert shown[Skip.UNDONE] == ["Redo", "redo"]
+    assert shown[Skip.SUPERSEDED] == ["A", again]
+    assert shown[Skip.REJECTED] == ["Run", again, without]
+    assert shown[State.FAILED] == ["Correct", again, without]
+    assert shown[State.PREPARING] == ["It"]
+    (missing,) = of(before=built("armv8/x86", day=DAY)).lines
+    text, forms = cures_of(missing, "main", DAY)
+    assert forms[1] == (without, "start?action=without&slot=main&build_date=2026-11-21&without=armv8%2Fx86")
+
+
+def test_a_difference_of_builds_is_by_sums_the_largest_first() -> None:
+    def build(day: int, **figures: ArtifactFigures) -> NightFigures:
+        return NightFigures(BuildKey(DAY, f"b{day}"), figures)
+
+    kept, size = ArtifactFigures(1, "a", 5, 50), 1000
+    one = build(1, kept=kept, gone=ArtifactFigures(1, "b", 3, 30), grown=ArtifactFigures(1, "c", 4, size), bare=kept)
+    other = build(2, kept=kept, grown=ArtifactFigures(1, "d", 6, 3 * size), new=ArtifactFigures(1, "e", 1, 10),
+                  bare=ArtifactFigures(1, "f"))  # fmt: skip
+    made = BuildDifference.of(one, other)
+    assert [(change.name, change.what[2]) for change in made.changes] == [
+        ("grown", "changed"), ("gone", "gone"), ("new", "new"), ("bare", "changed"),
+    ]  # fmt: skip
+    assert [change.grown("bytes") for change in made.changes] == [2 * size, -30, 10, None]
+    assert (made.same, made.total("bytes")) == (1, (size + 130, 3 * size + 60))
