@@ -308,6 +308,7 @@ def _ask(client: TestClient, filled: Filled, requests: int, transfers: int) -> d
         "night, newest": lambda: f"/nights?{night(filled.days[-3:])}",
         "night, any": lambda: f"/nights?{night(filled.days)}",
         "night, news": lambda: f"/nights/live?{night(filled.days[-1:])}",
+        "night, compared": lambda: f"/nights?{night(filled.days[-1:])}&compare=b{filled.days[-2]:%Y%m%d}",
         "night of a run": lambda: f"/nights?run={run()}",
         "provenance": lambda: f"/provenance?repository={FQRN}&path={path()}",
         "repository": lambda: "/repositories",

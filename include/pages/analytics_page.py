@@ -11,12 +11,15 @@ from urllib.parse import urlencode
 from include.pages.asked import NOT_YET, Asked, BadPageQuery
 from include.pages.charts import bars, figure, line
 from include.pages.registry import PREFIX, STAGEOUT_API
+from include.pages.transfers_view import help_of
+from include.stageout.states import TransferState
 from include.stageout.sums import COMPLETE, SumFilter, TransferSums, group_sums, group_times, percentile_s
 
 EVERY_S, SOON_S = 300, 2
 """Seconds between two updates, and as long as the sums are not there yet."""
 KEPT_S = 60.0
 USUAL, LONGEST = timedelta(days=30), timedelta(days=366)
+_STATES = {state.value: state for state in (TransferState.FAILED, TransferState.NEEDS_CREDENTIAL)}
 DRAWN, SHOWN = 7, 50
 """Destinations with a colour of their own, and rows of a table."""
 HALF, MOST = 0.5, 0.95
@@ -90,7 +93,11 @@ def _read(asked: Asked, chosen: SumFilter) -> dict[str, Any]:
         "links": rows("source", "destination"),
         "users": rows("owner"),
         "failures": sorted(
-            ((failure or state, row) for (state, failure), row in failed.items()), key=lambda row: -row[1].files
+            (
+                (failure or state, row, help_of(_STATES[state], failure) if state in _STATES else "")
+                for (state, failure), row in failed.items()
+            ),
+            key=lambda row: -row[1].files,
         ),
     }
 

@@ -54,7 +54,8 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.globals |= {"airflow": "..", "pages": [page for page in PAGES if page.nav], "static": _static_address}
-    made.filters |= {"size": size, "clock": clock, "minute": minute, "span": span, "number": number}
+    made.globals |= {"number": number, "size": size}
+    made.filters |= {"size": size, "clock": clock, "minute": minute, "span": span, "number": number, "signed": signed}
     # macros as a global: a block that is drawn alone sees no import of its template
     made.globals["parts"] = made.get_template("parts.html").module
     return made
@@ -96,6 +97,12 @@ def number(value: int | None) -> str:
     return "" if value is None else f"{value:,}".replace(",", " ")
 
 
+def signed(value: int | None, form: Callable[[int | None], str]) -> str:
+    """A difference with its sign; nothing for nothing known, and for no difference."""
+    return f"{'+' if value > 0 else MINUS}{form(abs(value))}" if value else ""
+
+
+MINUS = "\N{MINUS SIGN}"
 TYPES = {".css": "text/css", ".js": "text/javascript"}
 EVERY_S = 15
 """Seconds between two updates of a page without its own."""

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 from functools import partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
+from include.cvmfs.revision.diff import diff
 from include.monitoring.render import read_summary, rows_of
 from include.monitoring.summary import ArtifactOutcome, NightState, NightVerdict, Summary
-from include.nightlies.records import builds, progress
+from include.nightlies.records import builds, progress, quality
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import all_links_of
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.sources import absolute
-from include.pages import nights_rows as rows
-from include.pages.asked import Asked
-from include.pages.nights_view import cell_of, matrices, progress_of
+from include.pages import nights_rows as rows, nights_view as view
+from include.pages.asked import NOT_YET, Asked, BadPageQuery
 from include.pages.provenance import open_leases
 from include.pages.registry import night, run_of, start
 from include.provenance.interventions import standing
@@ -29,6 +30,12 @@ from include.site.site import Site
 
 BUSY_S, QUIET_S = 3, 20
 """Seconds between two updates while something runs, and otherwise."""
+STEADY_S = 10
+"""Seconds for which what is under way keeps its length in the timeline, so that it is drawn again more seldom."""
+COURSES_S = 600.0
+"""Seconds for which the courses of earlier nights are kept."""
+COMPARED, COMPARED_S = 100_000, 3600.0
+"""Files of two trees that are compared at most, and the seconds for which the result is kept."""
 DAYS, CALENDAR_S = 28, 60.0
 """Days of the calendar, and for how many seconds its verdicts are kept."""
 MARKS = {
@@ -109,8 +116,16 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
     def reached(url: str) -> str | None:
         return browser_url(asked.site.settings, absolute(asked.site, slot.store, url))
 
-    make = partial(cell_of, slot=slot.name, browser_url=reached, noted=noted, before=before)
+    make = partial(view.cell_of, slot=slot.name, browser_url=reached, noted=noted, before=before)
     cells = [make(line) for line in summary.lines]
+    shown_now = asked.now.replace(microsecond=0) - timedelta(seconds=asked.now.second % STEADY_S)
+    drawn, left_out = view.to_draw(cells)
+    since = rows.prepared_since(ledger, [str(row.changeset) for row in _publications(drawn) if row.changeset])
+    courses = [view.course_of(cell, since.get(str(row.changeset)), shown_now)
+               for cell, row in zip(drawn, _publications(drawn), strict=True)]  # fmt: skip
+    timeline = sorted((course for course in courses if course), key=lambda course: (course.begins, course.cell.id))
+    difference = _difference(asked, slot, summary) if summary.builds else None
+    progress_ = view.progress_of(summary, asked.now)
     builds_ = [build.id for build in builds.builds_of(ledger, slot.name, day)]
     runs = rows.runs_of(ledger, builds_) if ids else ()
     busy = any(run.busy for run in runs)
@@ -121,9 +136,16 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
             (record, rows_of(record), run_of(record.run_id), _docs(asked, record)) for record in summary.blocked
         ],
         "repository": slot.repository,
-        "matrices": matrices(summary, cells),
-        "problems": [cell for cell in cells if not cell.line.fate.good],
-        "progress": progress_of(summary, asked.now),
+        "matrices": view.matrices(summary, cells),
+        "glance": view.glance(cells),
+        "timeline": timeline,
+        "timeline_figure": view.timeline_figure(timeline),
+        "left_out": left_out,
+        "phases": view.NightPhase,
+        "difference": difference,
+        "problems": [(cell, *view.cures_of(cell.line, slot.name, day)) for cell in cells if not cell.line.fate.good],
+        "progress": progress_,
+        "expected": _expected(asked, slot, day, progress_) if progress_ else None,
         "counts": [(fate, summary.count(fate)) for fate in ArtifactOutcome if summary.count(fate)],
         "total": summary.total(),
         "runs": [(number, run, run_of(run.run)) for number, run in enumerate(runs, 1)],
@@ -136,15 +158,83 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
         "actions": _actions(slot, day, summary),
         "previous": previous,
         "following": following,
-        "every": BUSY_S if busy else QUIET_S,
+        "every": BUSY_S if busy or (difference and difference["files"] is NOT_YET) else QUIET_S,
     }
+
+
+def _publications(cells: Sequence[view.ArtifactCell]) -> list[Publication]:
+    return [cell.line.publication for cell in cells if cell.line.publication is not None]
+
+
+def _expected(asked: Asked, slot: Slot, day: date, progress: view.NightProgress) -> view.ExpectedEnd | None:
+    """The end by the last nights of the slot, whose courses are read beside the page."""
+    question = f"courses {slot.name} {day}"
+
+    def courses() -> list[list[float]]:
+        return asked.remembered(
+            question, lambda: rows.earlier_courses(asked.site.ledger, slot.name, day), kept_s=COURSES_S
+        )
+
+    return view.expected_end(progress, asked.services.ask(question, courses).value or (), asked.now)
+
+
+def _difference(asked: Asked, slot: Slot, summary: Summary) -> dict[str, Any]:
+    """The build before, to compare with; with `compare`, the difference to that build; with `files`, an artifact's.
+
+    Raises BadPageQuery.
+    """
+    ledger, newest = asked.site.ledger, BuildKey(summary.date, summary.builds[0])
+    preceding = builds.preceding_build(ledger, slot.name, _oldest(summary))
+    name = asked.text("compare")
+    values: dict[str, Any] = {"preceding": preceding, "made": None, "files": None, "url": None, "newest": newest}
+    if name is None:
+        return values
+    build = builds.build(ledger, slot.name, name)
+    if build is None:
+        raise BadPageQuery("compare", f"slot {slot.name} has no build {name!r}")
+    made = view.BuildDifference.of(
+        quality.night(ledger, slot.name, build.build_id, build.date),
+        quality.night(ledger, slot.name, newest.build_id, newest.date),
+    )
+    url = f"{night(slot.name, summary.date)}&{urlencode({'compare': name})}"
+    values |= {"made": made, "url": url, "artifact": asked.text("files")}
+    changes = {change.name: change for change in made.changes}
+    if values["artifact"] in changes:
+        change = changes[values["artifact"]]
+        question = f"difference of {slot.name} {name} and {newest.build_id}: {change.name}"
+        values["files"] = asked.services.ask(
+            question, lambda: _files(asked, slot, (build.build_id, newest.build_id), change)
+        )
+    return values
+
+
+def _files(asked: Asked, slot: Slot, pair: tuple[str, str], change: view.ArtifactChange) -> view.FileDifference | str:
+    """The files of an artifact that two builds do not have in common, from the catalogs in the store; or why not."""
+    sides = (change.before, change.after)
+    if any(side is None or side.files is None for side in sides):
+        return "one of the two builds has no tree of it in the repository"
+    if sum(side.files or 0 for side in sides if side) > COMPARED:
+        return f"its trees have more than {COMPARED} files; compare them with: nightshift repo ls"
+
+    def compare() -> view.FileDifference | str:
+        rows_ = [builds.build(asked.site.ledger, slot.name, build_id) for build_id in pair]
+        before, after = (rows.places_of(asked.site.ledger, row.id).get(change.name) if row else None for row in rows_)
+        if before is None or after is None:
+            return "the ledger does not have where it is"
+        tree = asked.site.head(slot.repository).revision
+        return view.FileDifference.of(diff(tree, tree, before, moved=after), before)
+
+    return asked.remembered(("files", slot.name, pair, change), compare, kept_s=COMPARED_S)
 
 
 def _before(site: Site, slot: Slot, summary: Summary) -> dict[tuple[str, str], int]:
     """The sizes of the build before, for the estimate of what is being prepared."""
-    oldest = min((BuildKey(summary.date, build_id) for build_id in summary.builds), default=BuildKey(summary.date, ""))
-    build = builds.preceding_build(site.ledger, slot.name, oldest)
+    build = builds.preceding_build(site.ledger, slot.name, _oldest(summary))
     return {} if build is None else rows.bytes_before(site.ledger, build.id)
+
+
+def _oldest(summary: Summary) -> BuildKey:
+    return min((BuildKey(summary.date, build_id) for build_id in summary.builds), default=BuildKey(summary.date, ""))
 
 
 def _docs(asked: Asked, record: QualityRecord) -> str | None:

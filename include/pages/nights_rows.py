@@ -15,7 +15,7 @@ from include.nightlies.records import quality
 from include.nightlies.records.builds import preceding_row
 from include.nightlies.records.links import LINK, LinkRecord
 from include.nightlies.records.quality import QualityRecord
-from include.nightlies.records.tables import artifacts, builds, links, publications
+from include.nightlies.records.tables import artifacts, builds, changesets, links, publications
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.dependencies import is_required, is_taken
 from include.nightlies.rules.links import LinkState
@@ -25,6 +25,8 @@ from include.settings.model import Slot
 _STATES = {state.value: state for state in State}
 PAGE = 20
 """Nights of one page of the list."""
+NIGHTS, DAY_S = 7, 86400.0
+"""Earlier nights from which the end of a running one is expected, and the seconds of each that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,60 @@ def bytes_before(bind: Bind, build: int) -> dict[tuple[str, str], int]:
     )
     with reading(bind) as connection:
         return {(row.project, row.platform): row.bytes for row in connection.execute(query)}
+
+
+def prepared_since(bind: Bind, changesets_: Iterable[str]) -> dict[str, datetime]:
+    """Return when the preparation of each of these changesets began, by its digest."""
+    query = select(changesets.c.digest, changesets.c.created_at).where(changesets.c.digest.in_(list(changesets_)))
+    with reading(bind) as connection:
+        return {row.digest: row.created_at for row in connection.execute(query)}
+
+
+def earlier_courses(bind: Bind, slot: str, before: date, *, nights: int = NIGHTS) -> list[list[float]]:
+    """Return of each of the last nights the seconds from its first plan to the first end of each artifact, in order.
+
+    What ended more than a day after its night had begun does not count: it was installed again by a person.
+    """
+    when = builds.c.build_date
+    with reading(bind) as connection:
+        last = select(when).where(builds.c.slot == slot, when < before).group_by(when).order_by(when.desc())
+        dates = connection.scalars(last.limit(nights)).all()
+        listed = select(builds.c.id, when).where(builds.c.slot == slot, when.in_(dates))
+        days = {row.id: row.build_date for row in connection.execute(listed)}
+        ends = (
+            select(
+                artifacts.c.build,
+                func.min(publications.c.created_at).label("began"),
+                func.min(publications.c.ended_at).label("ended"),
+            )
+            .join(artifacts, publications.c.artifact == artifacts.c.id)
+            .where(artifacts.c.build.in_(list(days)), publications.c.ended_at.is_not(None))
+            .where(func.coalesce(publications.c.skip_reason, "") != Skip.DRY_RUN.value)
+            .group_by(artifacts.c.build, publications.c.artifact)
+        )
+        rows = connection.execute(ends).all()
+    by_day: dict[date, list[tuple[datetime, datetime]]] = {}
+    for row in rows:
+        by_day.setdefault(days[row.build], []).append((row.began, row.ended))
+    courses = []
+    for times in by_day.values():
+        first = min(began for began, _ in times)
+        lengths = sorted((ended - first).total_seconds() for _, ended in times)
+        courses.append([seconds for seconds in lengths if seconds <= DAY_S])
+    return [course for course in courses if course]
+
+
+def places_of(bind: Bind, build: int) -> dict[str, str]:
+    """Return where the artifacts of a build are in the repository, by name, as the last good run recorded it."""
+    good = [state.value for state in State if state.good]
+    query = (
+        select(artifacts.c.project, artifacts.c.platform, publications.c.destination)
+        .join(publications, publications.c.artifact == artifacts.c.id)
+        .where(artifacts.c.build == build, publications.c.state.in_(good))
+        .order_by(publications.c.id)
+    )
+    with reading(bind) as connection:
+        return {f"{row.project}/{row.platform}": row.destination for row in connection.execute(query)}
 
 
 def links_of_slot(bind: Bind, slot: str, paths: Sequence[str], repository: str) -> tuple[LinkRow, ...]:

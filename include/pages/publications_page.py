@@ -157,6 +157,7 @@ def _row(asked: Asked, row: Any) -> dict[str, Any]:
         "artifact": browser_url(asked.site.settings, url) if url else None,
         "path": provenance(row.repository, row.destination),
         "night": night(row.slot, row.build_date) if row.slot else None,
+        "cure": view.cure_of(row.code) if row.state == State.FAILED.value else None,
     }
 
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
+from include.cvmfs import errors as cvmfs_errors
+from include.errors import Concern, kinds_in
+from include.gateway import errors as gateway_errors
+from include.ledger import errors as ledger_errors
+from include.nightlies import errors
 from include.nightlies.rules.states import State
+from include.nightlies.steps import errors as step_errors
 from include.pages.charts import bars, figure, line
 from include.pages.repositories_view import PublishedSum
+from include.publishers import errors as publisher_errors
+from include.publishers.server import errors as node_errors
+from include.settings import errors as settings_errors
+from include.storage import errors as storage_errors
 
 UNKNOWN = "unknown"
 _LOOKS = {
@@ -81,6 +91,38 @@ class FailureClass:
     code: str
     count: int
     last: datetime
+
+    @property
+    def cure(self) -> str:
+        """Say what cures failures of this class."""
+        return cure_of(self.code)
+
+
+_CURES: Mapping[Concern, str] = {
+    Concern.ARTIFACT: "Correct the artifact or its entry in the index, then install it again.",
+    Concern.STORE: "Check the object store and its connection, then install it again.",
+    Concern.GATEWAY: "Check the gateway and its log, then install it again.",
+    Concern.REPOSITORY: "Check the repository: nightshift repo check. Then install it again.",
+    Concern.NODE: "Check the publisher node, then install it again.",
+    Concern.FTS: "Check the FTS server and its connection.",
+    Concern.CONFIGURATION: "Correct the configuration or connection: nightshift settings check names what is wrong.",
+}
+"""Cure of errors that have no hint of their own, by the part that they concern."""
+_KINDS = kinds_in(
+    errors, step_errors, cvmfs_errors, gateway_errors, publisher_errors, node_errors, settings_errors, storage_errors,
+    ledger_errors,
+)  # fmt: skip
+
+
+def cure_of(code: str | None) -> str:
+    """Say what cures an error, by its code."""
+    kind = _KINDS.get(code or "")
+    if kind is None:
+        return "Read the log of its task. Correct what it names, then install it again."
+    hint = kind.hint.strip()
+    if not hint:
+        return _CURES[kind.concern]
+    return f"{hint[0].upper()}{hint[1:]}" + ("" if hint.endswith(".") else ".")
 
 
 def kind_of(state: State) -> str:

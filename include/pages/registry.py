@@ -84,7 +84,7 @@ class Page:
 
 
 PAGES = (
-    Page("nights", "Nights", "nights_page", run_tab=True),
+    Page("nights", "Nights", "nights_page", run_tab=True, charts=True),
     Page("repositories", "Repositories", "repositories_page", charts=True),
     Page("publications", "Publications", "publications_page", charts=True),
     Page("transfers", "Transfers", "transfers_page", charts=True, read="read_overview"),

@@ -13,7 +13,7 @@ from sqlalchemy import Row, func, select
 
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.schema import Counts
 from include.cvmfs.revision.repository import fetch_trusted
@@ -37,6 +37,8 @@ POINTS = 400
 """Revisions of the plot at most, evenly spaced over all."""
 PUBLISHED = 2000
 """So many of the newest published artifacts are read for what was reused."""
+SIZES, SIZES_KEPT_S = 40, 600.0
+"""Revisions of which the size is read from the store at most, and for how many seconds they are kept."""
 COLLECTIONS = 60
 LINKS = 20_000
 """So many of the newest decisions about links and tags are searched for tags of the repository."""
@@ -83,6 +85,19 @@ def revisions_over_time(bind: Bind, fqrn: str, *, points: int = POINTS) -> list[
         chosen = select(revision, at).where(of_repository, revision.in_(range(last, first - 1, -step)))
         rows = connection.execute(chosen.group_by(revision)).all()
     return sorted((row.at, row.revision) for row in rows)
+
+
+def roots_over_time(bind: Bind, fqrn: str, *, limit: int = SIZES) -> list[tuple[datetime, int, ObjectHash]]:
+    """Revisions with the root catalog that the ledger has of them, evenly spaced over all, the oldest first."""
+    numbers = [revision for _, revision in revisions_over_time(bind, fqrn)]
+    spaced = sorted({numbers[-1 - place] for place in range(0, len(numbers), -(-len(numbers) // limit) or 1)})
+    columns = (provenance.c.revision, provenance.c.root_hash, func.min(provenance.c.published_at).label("at"))
+    query = select(*columns).where(
+        provenance.c.repository == fqrn, provenance.c.revision.in_(spaced), provenance.c.root_hash.is_not(None)
+    )
+    with reading(bind) as connection:
+        rows = connection.execute(query.group_by(provenance.c.revision, provenance.c.root_hash)).all()
+    return sorted((row.at, row.revision, ObjectHash.parse(row.root_hash, suffix=CATALOG)) for row in rows)
 
 
 def newest_published(bind: Bind, fqrn: str, *, limit: int = PUBLISHED) -> Sequence[Row[Any]]:
@@ -193,6 +208,11 @@ def _repository(asked: Asked, fqrn: str) -> dict[str, Any]:
     configured = {replica.name for replica in asked.site.settings.repository(fqrn).replicas}
     head = asked.services.ask(f"head {fqrn}", lambda: stored_head(asked.site, fqrn, asked.now))
     ends = head.value.whitelist_ends if head.value else None
+    grown = asked.services.ask(
+        f"sizes {fqrn}",
+        lambda: asked.remembered(("sizes", fqrn), lambda: sizes_over_time(asked.site, fqrn), kept_s=SIZES_KEPT_S),
+    )
+    sizes = grown.value or []
     return {
         "head": head,
         "whitelist_kind": view.whitelist_kind(ends, asked.now) if ends else "",
@@ -201,6 +221,9 @@ def _repository(asked: Asked, fqrn: str) -> dict[str, Any]:
         "damaged": damaged_objects(ledger, fqrn),
         "revisions": view.revisions_of(fqrn, changes, published, whole=len(changes) < CHANGES),
         "revision_figure": view.revision_figure(points) if len(points) > 1 else None,
+        "sizes": sizes[::-1],
+        "growth_figure": view.growth_figure(sizes, collected) if len(sizes) > 1 else None,
+        "growth_fault": grown.fault,
         "days": list(reversed(days)),
         "size_figure": view.size_figure(days) if days else None,
         "collections": collected[:10],
@@ -228,7 +251,22 @@ def stored_head(site: Site, fqrn: str, now: datetime) -> StoredHead:
     return StoredHead(manifest, whitelist.expires if whitelist else None, sums)
 
 
-@lru_cache(maxsize=64)
+def sizes_over_time(site: Site, fqrn: str) -> list[view.RevisionSize]:
+    """Read the sizes of revisions from their root catalogs, the oldest first. Raises StoreError.
+
+    A root catalog that a collection has deleted, or that is too large to be read for a page, is left out.
+    """
+    sizes = []
+    for at, revision, root in roots_over_time(site.ledger, fqrn):
+        try:
+            sums = _sums(site, fqrn, root)
+        except CvmfsError:
+            continue
+        sizes.append(view.RevisionSize(at, revision, sums.regular, sums.file_size, sums.nested + 1))
+    return sizes
+
+
+@lru_cache(maxsize=256)
 def _sums(site: Site, fqrn: str, root: ObjectHash) -> Counts:
     with closing(CatalogCache(site.repository_store(fqrn, quick=True)).open(root)) as catalog:
         return catalog.statistics.total

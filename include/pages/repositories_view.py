@@ -27,6 +27,17 @@ class CollectionRow:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class RevisionSize:
+    """The sums over a revision that the store still has."""
+
+    at: datetime
+    revision: int
+    files: int
+    bytes: int
+    catalogs: int
+
+
 SOON_DAYS = 7
 """A whitelist that ends within so many days is marked."""
 _REPLICA_KINDS = {ReplicaState.IN_SYNC: "good", ReplicaState.BEHIND: "wait", ReplicaState.SNAPSHOT: "busy"}
@@ -132,6 +143,18 @@ def size_figure(days: Sequence[tuple[date, PublishedSum]]) -> dict[str, Any]:
     sent = [figures.uploaded for _, figures in days]
     had = [max(figures.bytes - figures.uploaded, 0) for _, figures in days]
     return figure("Bytes", [bars("sent to the store", dates, sent), bars("not sent", dates, had)], unit="B")
+
+
+def growth_figure(sizes: Sequence[RevisionSize], rows: Sequence[CollectionRow]) -> dict[str, Any]:
+    """Bytes of a repository over time, the oldest revision first, with the collections that ended meanwhile."""
+    times, values = [size.at for size in sizes], [size.bytes for size in sizes]
+    traces = [line("size", times, values, shape="hv")]
+    meanwhile = sorted(row.ended_at for row in rows if times[0] <= row.ended_at <= times[-1])
+    if meanwhile:
+        at = [[size.bytes for size in sizes if size.at <= ended][-1] for ended in meanwhile]
+        marks = line("collection ended", meanwhile, at)
+        traces.append(marks | {"mode": "markers", "marker": {"symbol": "x", "size": 9, "color": "#a16207"}})
+    return figure("Bytes of all files", traces, unit="B")
 
 
 def object_figure(rows: Sequence[CollectionRow]) -> dict[str, Any]:

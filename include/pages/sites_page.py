@@ -11,14 +11,15 @@ from typing import Any
 from include.federation.records import HELD, RELEASED, SiteChange, changes_of, health_of, probes_since, reports_since
 from include.federation.states import EvidenceSource, SiteHealth, SiteObservation, SiteState
 from include.pages.asked import Asked
-from include.pages.charts import figure, line
+from include.pages.charts import DrawnSpan, figure, line, spans, timeline
 
 EVERY_S = 60
 HISTORY, LATELY, HOUR = timedelta(days=7), timedelta(hours=24), timedelta(hours=1)
 FIRST = "first byte"
 SHOWN = 50
 """Changes in the table."""
-_COLOURS = {"ok": "#10b981", "degraded": "#f59e0b", "failed": "#ef4444", "held": "#64748b"}
+_LOOKS = {"ok": ("#10b981", ""), "degraded": ("#f59e0b", "/"), "failed": ("#ef4444", "x"), "held": ("#64748b", ".")}
+"""Colour and pattern of each state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +81,15 @@ def strip(
     health: Mapping[str, SiteHealth], changes: Mapping[str, Sequence[SiteChange]], now: datetime
 ) -> dict[str, Any]:
     """A row for each site, coloured by its state over time."""
-    parts: dict[str, list[tuple[str, datetime, datetime]]] = {state: [] for state in _COLOURS}
-    for name in sorted(health, reverse=True):
+    parts: dict[str, list[DrawnSpan]] = {state: [] for state in _LOOKS}
+    names = sorted(health)
+    for number, name in enumerate(names):
         for state, begin, end in periods(changes.get(name, ()), now):
-            parts[state].append((name, begin, end))
-    data = [
-        {
-            "type": "bar", "orientation": "h", "name": state, "marker": {"color": _COLOURS[state]},
-            "y": [name for name, _, _ in periods_], "base": [_time(begin) for _, begin, _ in periods_],
-            "x": [(end - begin).total_seconds() * 1000 for _, begin, end in periods_],
-            "hovertemplate": f"%{{y}}: {state} from %{{base}}<extra></extra>",
-        }
-        for state, periods_ in parts.items() if periods_
-    ]  # fmt: skip
-    layout = {
-        "height": max(320, 110 + 34 * len(health)), "barmode": "overlay", "bargap": 0.5, "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.15},
-        "xaxis": {"type": "date", "title": {"text": "Time (UTC)"}, "range": [_time(now - HISTORY), _time(now)]},
-        "yaxis": {"type": "category", "automargin": True},
-    }  # fmt: skip
-    return {"data": data, "layout": layout}
+            parts[state].append(DrawnSpan(number, begin, end, f"{name}: {state} from {begin:%Y-%m-%d %H:%M:%S}"))
+    traces = [
+        spans(state, drawn, _LOOKS[state][0], pattern=_LOOKS[state][1]) for state, drawn in parts.items() if drawn
+    ]
+    return timeline(names, traces, now - HISTORY, now)
 
 
 def periods(changes: Iterable[SiteChange], now: datetime) -> list[tuple[str, datetime, datetime]]:
@@ -127,7 +117,3 @@ def latencies(firsts: Sequence[tuple[datetime, SiteObservation]]) -> dict[str, A
         line(name, [at for at, _ in some], [seconds for _, seconds in some]) for name, some in sorted(points.items())
     ]
     return figure("Seconds until the first byte", traces, unit="s") if traces else None
-
-
-def _time(moment: datetime) -> str:
-    return moment.replace(tzinfo=None).isoformat(timespec="seconds")

@@ -113,7 +113,15 @@ def read_overview(asked: Asked) -> dict[str, Any]:
         "phases": view.PHASES,
         "changes": changes_of_list(given) if asked.user.may_change else [],
         "most": status.MAX_PAGE,
-        "rows": [(row, view.kind_of(row.state), transfer(row.id)) for row in page.rows],
+        "rows": [
+            (
+                row,
+                view.kind_of(row.state),
+                transfer(row.id),
+                view.help_of(row.state, row.failure) if row.state in rows.TROUBLED else "",
+            )
+            for row in page.rows
+        ],
         "older": address(given, after=str(page.after)) if page.after is not None else None,
         "newest": address(given),
         "begun": after is not None,
@@ -174,6 +182,7 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         f"ended transfers {owner or ''}": lambda: (
             rows.hours(ledger, remembered, owner, now=asked.now, count=hours),
             rows.days(ledger, owner, now=asked.now),
+            remembered(("rates", owner), lambda: rows.link_rates(ledger, owner, now=asked.now)),
         ),
     })  # fmt: skip
 
@@ -183,7 +192,7 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
     link = (chosen.source, chosen.destination, chosen.site)
     answered = tuple(answer.value is not None for answer in counted)
     counts = remembered(("tables", owner, link, answered), tables)
-    by_hour, by_day = ended.value or ((), ())
+    by_hour, by_day, (rates, since) = ended.value or ((), (), ((), asked.now))
     oldest, held, findings, failed = remembered(
         ("trouble", owner, finding),
         lambda: (
@@ -197,10 +206,15 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
     rest = {
         "oldest": oldest,
         "held": held,
-        "findings": [(row, transfer(row.transfer) if row.transfer else None) for row in shown],
+        "findings": [
+            (row, transfer(row.transfer) if row.transfer else None, view.help_of_finding(row.kind)) for row in shown
+        ],
         "kinds": kinds,
-        "failures": [(row, view.retries_of(row.failure)) for row in failed],
+        "failures": [(row, view.retries_of(row.failure), view.help_of(row.state, row.failure)) for row in failed],
         "ended": ended,
+        "rates": rates,
+        "since": since,
+        "rate_figure": view.rate_figure(rates, since, asked.now) if rates else None,
         "hour_figure": view.ended_figure(by_hour, daily=False) if by_hour else None,
         "day_figure": view.ended_figure(by_day, daily=True) if by_day else None,
         "days": by_day[::-1],

@@ -6,7 +6,7 @@ What has to read an entry of an index for each transfer runs beside the requests
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import product
@@ -235,6 +235,60 @@ def _hour(ledger: Engine, owner: str | None, hour: datetime) -> EndedFiles:
         for where in _of_owner(connection, owner):
             counts.update({row.state: row.files for row in connection.execute(query.where(where))})
     return EndedFiles(hour, sum(counts[state.value] for state in COMPLETE), counts[TransferState.FAILED.value])
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """Files of a link that became complete lately. `minutes`: files and bytes by the minute of their end."""
+
+    source: str
+    destination: str
+    files: int
+    bytes: int
+    minutes: Mapping[datetime, tuple[int, int]]
+
+
+def link_rates(
+    bind: Bind, owner: str | None, *, now: datetime, limit: int = NEWEST
+) -> tuple[tuple[LinkRate, ...], datetime]:
+    """Return what became complete in the last hour by link, the most files first, and since when that is counted.
+
+    `limit`: transfers that are read at most of each state, the newest ones.
+    """
+    columns, since = stageout_transfers.c, now - HOUR
+    ended: list[Row[Any]] = []
+    with reading(bind) as connection:
+        whose = _of_owner(connection, owner)
+        for state in COMPLETE:
+            # what has ended is due from its end on
+            query = select(columns.queue, columns.due_at, columns.size).where(
+                columns.state == state.value, columns.due_at >= now - HOUR, columns.due_at <= now
+            )
+            if owner is None:
+                query = query.with_hint(stageout_transfers, "FORCE INDEX (ix_stageout_transfers_state_due_at)", "mysql")
+            own: list[Row[Any]] = []
+            for where in whose:
+                own += connection.execute(query.where(where).order_by(columns.due_at.desc()).limit(limit))
+            own = sorted(own, key=lambda row: row.due_at, reverse=True)[:limit]
+            if len(own) == limit:
+                since = max(since, own[-1].due_at)
+            ended += own
+        links: dict[int, tuple[str, str]] = {}
+        of_queue = stageout_queues.c
+        for piece in pieces(sorted({row.queue for row in ended})):
+            named = select(of_queue.id, of_queue.source, of_queue.destination).where(of_queue.id.in_(piece))
+            links |= {queue.id: (queue.source, queue.destination) for queue in connection.execute(named)}
+    minutes: dict[tuple[str, str], dict[datetime, tuple[int, int]]] = {}
+    for row in ended:
+        if row.due_at >= since:
+            by_minute, minute = minutes.setdefault(links[row.queue], {}), row.due_at.replace(second=0, microsecond=0)
+            files, size = by_minute.get(minute, (0, 0))
+            by_minute[minute] = files + 1, size + (row.size or 0)
+    rates = [
+        LinkRate(*link, sum(files for files, _ in times.values()), sum(size for _, size in times.values()), times)
+        for link, times in minutes.items()
+    ]
+    return tuple(sorted(rates, key=lambda rate: (-rate.files, rate.source, rate.destination))), since
 
 
 def days(bind: Bind, owner: str | None, *, now: datetime) -> tuple[EndedFiles, ...]:

@@ -10,14 +10,17 @@ from itertools import pairwise
 from typing import Any
 
 from include.pages.charts import bars, figure
-from include.pages.transfers_rows import EndedFiles
+from include.pages.transfers_rows import EndedFiles, LinkRate
 from include.stageout.archive import MoveRecord
+from include.stageout.findings import FindingKind
 from include.stageout.retry import RETRY_RULES, TransferFailureClass
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferCount
 
 SHOWN = 30
 """Rows of a table of counts; the others are one link away."""
+LINKS_DRAWN, MINUTE = 7, timedelta(minutes=1)
+"""Links with a colour of their own."""
 _T = TransferState
 
 
@@ -131,6 +134,32 @@ def help_of(state: TransferState, failure: str | None) -> str:
     return "Resubmit when the cause is gone." if state is _T.FAILED else "It is tried again by itself."
 
 
+_K = FindingKind
+_DAGS_RUN, _CREDENTIAL = "Check that the DAGs of stage-out are not paused.", "If it stays, check the user's credential."
+_CHANGED = "Find out who changed the copy, then send the source again to another name."
+_FINDING_HELP: Mapping[FindingKind, str] = {
+    _K.OLD_STATE: f"See its history: the reason says what it waits for. {_DAGS_RUN}",
+    _K.HELD: "It goes on when the ban or the limit ends.",
+    _K.CLAIM_OVER: _DAGS_RUN,
+    _K.JOB_OVER: "This is a bug: report it with the history of the transfer.",
+    _K.JOB_UNKNOWN: f"The monitor asks again at once. {_CREDENTIAL}",
+    _K.JOB_ENDED: f"The monitor asks again at once. {_CREDENTIAL}",
+    _K.JOB_RUNS: "Cancel the job at FTS: it may still write.",
+    _K.SERVER_UNASKED: "Check the FTS server and its connection.",
+    _K.COPY_MISSING: _CHANGED,
+    _K.COPY_DIFFERS: _CHANGED,
+    _K.UNKNOWN_FILE: "Ask the user; delete it by hand, or with: nightshift stageout census --delete.",
+    _K.SITE_UNASKED: "Check the site: nightshift site probe.",
+}
+"""Short form of the table in docs/stage-out.md."""
+
+
+def help_of_finding(kind: str) -> str:
+    """Say what helps against a fault that the census found."""
+    kinds = {finding.value: finding for finding in FindingKind}
+    return _FINDING_HELP.get(kinds[kind], "") if kind in kinds else ""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkflowProgress:
     """Files of a workflow. `left`: those that move on by themselves; `lately`: complete ones within a time."""
@@ -164,6 +193,32 @@ def ended_figure(ended: Sequence[EndedFiles], *, daily: bool) -> dict[str, Any]:
         bars("failed", times, [files.failed for files in ended], colour="#ef4444"),
     ]
     return figure(f"Files {'a day' if daily else 'an hour'}", traces, whole=True)
+
+
+def rate_figure(rates: Sequence[LinkRate], since: datetime, now: datetime) -> dict[str, Any]:
+    """Bytes a second of each link by the minute, or files a minute where no size is known.
+
+    Args:
+        rates: Of the links, the most files first; the last ones are drawn together.
+        since: Beginning of what is counted.
+        now: End of it: the last minute is as long as it has lasted.
+    """
+    sized = any(rate.bytes for rate in rates)
+    ordered = sorted(rates, key=lambda rate: -rate.bytes) if sized else list(rates)
+    first = since.replace(second=0, microsecond=0)
+    times = [first + number * MINUTE for number in range(int((now - first) / MINUTE) + 1)]
+    lengths = [max(1.0, (min(now, time + MINUTE) - max(since, time)).total_seconds()) for time in times]
+
+    def values(some: Sequence[LinkRate]) -> list[float | None]:
+        sums = [[rate.minutes.get(time, (0, 0)) for rate in some] for time in times]
+        if sized:
+            return [sum(size for _, size in cell) / length for cell, length in zip(sums, lengths, strict=True)]
+        return [sum(files for files, _ in cell) for cell in sums]
+
+    traces = [bars(f"{rate.source} to {rate.destination}", times, values([rate])) for rate in ordered[:LINKS_DRAWN]]
+    if others := ordered[LINKS_DRAWN:]:
+        traces.append(bars(f"{len(others)} others", times, values(others), colour="#64748b"))
+    return figure("Throughput", traces, unit="B/s") if sized else figure("Files a minute", traces, whole=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,20 +59,23 @@ class DifferingEntry:
         return facts
 
 
-def diff(before: Revision, after: Revision, path: str = "") -> Iterator[DifferingEntry]:
+def diff(before: Revision, after: Revision, path: str = "", *, moved: str | None = None) -> Iterator[DifferingEntry]:
     """Every difference at ``path`` and below, parents first, in name order (bytes).
+
+    ``moved``: where the later revision has the tree, if not there; the differences have the names below ``path``.
 
     An entry that became another kind of thing is one change, and what was or is below it follows. Link counts
     and sizes of directories follow from what is in them and do not count. Raises CatalogError where neither revision
     has anything, and what reading a tree raises.
     """
     path = clean_path(path)
-    place, other = _Place.at(before, path), _Place.at(after, path)
+    to = path if moved is None else clean_path(moved)
+    place, other = _Place.at(before, path), _Place.at(after, to)
     if place is None and other is None:
         raise CatalogError(path, "no such file or directory in either revision")
-    if before.root_hash == after.root_hash:
+    if before.root_hash == after.root_hash and path == to:
         return
-    pending = [_Pair(path, place, other)]
+    pending = [_Pair(path, to, place, other)]
     while pending:
         pair = pending.pop()
         if (change := pair.change()) is not None:
@@ -121,9 +124,10 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A path on both sides; one of them may have nothing there."""
+    """A path on both sides; one of them may have nothing there. ``to``: the path on the later side."""
 
     path: str
+    to: str
     before: _Place | None
     after: _Place | None
 
@@ -133,7 +137,7 @@ class _Pair:
             kind = Difference.ADDED if before is None else Difference.REMOVED
             old, new = before.entry if before else None, after.entry if after else None
             return DifferingEntry(kind, self.path, old, new, links=after.links if after else frozenset())
-        what = _differences(self.path, before, after)
+        what = _differences(self.path, self.to, before, after)
         return (
             DifferingEntry(Difference.CHANGED, self.path, before.entry, after.entry, what, after.links)
             if what
@@ -142,21 +146,21 @@ class _Pair:
 
     def below(self) -> list[_Pair]:
         before, after = self.before, self.after
-        if before and after and (nested := before.nested(self.path)) is not None and nested == after.nested(self.path):
+        if before and after and (nested := before.nested(self.path)) is not None and nested == after.nested(self.to):
             return []
         old = before.below(self.path) if before else {}
-        new = after.below(self.path) if after else {}
+        new = after.below(self.to) if after else {}
         names = sorted(old.keys() | new.keys(), key=bytes_of_name)
-        return [_Pair(f"{self.path}/{name}", old.get(name), new.get(name)) for name in names]
+        return [_Pair(f"{self.path}/{name}", f"{self.to}/{name}", old.get(name), new.get(name)) for name in names]
 
 
-def _differences(path: str, place: _Place, other: _Place) -> tuple[str, ...]:
+def _differences(path: str, to: str, place: _Place, other: _Place) -> tuple[str, ...]:
     a, b = place.entry, other.entry
     if stat.S_IFMT(a.mode) != stat.S_IFMT(b.mode):
         return ("type",)
     size = ("size", a.size, b.size) if not a.is_directory else ("size", 0, 0)
     compared = (
-        ("content", (a.hash, place.chunks(path)), (b.hash, other.chunks(path))),
+        ("content", (a.hash, place.chunks(path)), (b.hash, other.chunks(to))),
         size,
         ("target", a.symlink, b.symlink),
         ("mode", a.mode, b.mode),
@@ -168,7 +172,7 @@ def _differences(path: str, place: _Place, other: _Place) -> tuple[str, ...]:
         ("storage", (a.external, a.compression, a.direct_io), (b.external, b.compression, b.direct_io)),
         ("flags", (a.hidden, a.bind), (b.hidden, b.bind)),
     )
-    shown = a.bind and b.bind and place.holder.bind_at(path) != other.holder.bind_at(path)
+    shown = a.bind and b.bind and place.holder.bind_at(path) != other.holder.bind_at(to)
     return tuple(name for name, here, there in compared if here != there) + (("bind",) if shown else ())
 
 

@@ -17,9 +17,10 @@ from sqlalchemy.exc import IntegrityError
 
 from include.errors import code_of
 from include.ledger.engine import Bind, reading, writing
+from include.ledger.errors import LedgerError
 from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
 from include.nightlies.records.tables import artifacts, builds, installed, publications
-from include.nightlies.rules.publication import Figures, Move, Planned, Publication, PublicationKey
+from include.nightlies.rules.publication import Figures, Move, Planned, Publication, PublicationKey, Wait
 from include.nightlies.rules.states import ENDED, MoveVerdict, Phase, State, decide
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,22 @@ def move(
         return _found(connection, key)
 
     return writing(bind, work)
+
+
+def note_wait(bind: Bind, waiting: Publication, what: str, *, now: datetime) -> None:
+    """Record as the reason what a prepared publication waits for, and since when; the same again changes nothing.
+
+    Its state and the time of its last move stay. A ledger that does not answer stops nothing.
+    """
+    before = Wait.of_reason(waiting.reason)
+    if before is not None and before.what == what:
+        return
+    held = (publications.c.id == waiting.id, publications.c.state.in_([State.PREPARED.value, State.PUBLISHING.value]))
+    statement = update(publications).where(*held).values(reason=str(Wait(now, what))[:_REASON_LENGTH])
+    try:
+        writing(bind, lambda connection: connection.execute(statement))
+    except LedgerError as error:
+        log.info("what publication %d waits for is not recorded: %s", waiting.id, error)
 
 
 def publication(bind: Bind, key: PublicationKey) -> Publication | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.paths import MOST_LINKS, link_target
@@ -52,6 +53,34 @@ class PublicationKey:
 
     def __str__(self) -> str:
         return f"{self.repository}{self.destination} of run {self.run_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait of a prepared publication, as the reason in the ledger has it. `what`: who holds it up, and what with."""
+
+    since: datetime
+    what: str
+
+    def __str__(self) -> str:
+        return f"{_WAITS}{self.since.astimezone(UTC):{_MOMENT}} UTC: {self.what}"
+
+    @classmethod
+    def of_reason(cls, reason: str) -> Wait | None:
+        """Return the wait that a reason is about, or None."""
+        moment, separator, what = reason.removeprefix(_WAITS).partition(" UTC: ")
+        if not reason.startswith(_WAITS) or not separator:
+            return None
+        with suppress(ValueError):
+            return cls(datetime.strptime(moment, _MOMENT).replace(tzinfo=UTC), what)
+        return None
+
+    def ended(self, now: datetime) -> str:
+        """Say how long it took and what it was for."""
+        return f"waited {max(0.0, (now - self.since).total_seconds()):.0f} s: {self.what}"
+
+
+_WAITS, _MOMENT = "waits since ", "%Y-%m-%d %H:%M:%S"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.records import builds, damage, publications as records, undos as undone
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.dependencies import Readiness, readiness
-from include.nightlies.rules.publication import Figures, Move, Publication
+from include.nightlies.rules.publication import Figures, Move, Publication, Wait
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved, tree_digest_of
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore
@@ -85,6 +85,8 @@ def publish_batch(
             raise  # nothing is wrong with the artifact: the caller waits, and calls again
         except (PathBusy, DependencyPending, CollectionRunning) as busy:
             outcome.busy[item.name] = busy
+            if publication is not None:
+                records.note_wait(site.ledger, publication, _what_holds(busy), now=attempt.clock())
             log.info("%s: %s", item.name, busy)
         except Exception as error:
             if attempt.outlasts(error):
@@ -94,6 +96,13 @@ def publish_batch(
             planned = _planned(site.ledger, batch)
             log.warning("%s: %s", item.name, error)
     return outcome
+
+
+def _what_holds(busy: PathBusy | DependencyPending | CollectionRunning) -> str:
+    """Return what an artifact waits for, in the same words as long as it is the same."""
+    if not isinstance(busy, PathBusy):
+        return str(busy)
+    return f"the lease on {busy.path or '/'}, held by {busy.holder.hostname if busy.holder else 'an unknown holder'}"
 
 
 def _planned(ledger: Bind, batch: Batch) -> dict[str, Publication]:
@@ -185,6 +194,9 @@ class _Publishing:
         state, reason = _reached(done, interrupted=interrupted)
         if self.again:
             reason = f"{reason}; prepared again, since {self.again}"
+        wait = Wait.of_reason(publication.reason)
+        if wait is not None:
+            reason = f"{reason}; {wait.ended(self.attempt.clock())}"
         reason = "; ".join([reason, *(self.changeset.notes if self.changeset else ())])
         log.info("%s: %s, %s, lease held %.3f s", item.name, state.value, reason, done.lease_held_s)
         figures = _figures(done, self._prepared() if self.again else Figures())

@@ -154,7 +154,9 @@
       for (const name of new Set(["xaxis", "yaxis", ...Object.keys(layout).filter((key) => /^[xy]axis/.test(key))])) {
         layout[name] = { ...axis, ...layout[name] };
       }
-      window.Plotly.react(place, figure.data, layout, { displaylogo: false, responsive: true });
+      // on a narrow page the buttons would cover the legend
+      const buttons = window.innerWidth < 700 ? { displayModeBar: false } : {};
+      window.Plotly.react(place, figure.data, layout, { displaylogo: false, responsive: true, ...buttons });
     }
   }
 

@@ -8,7 +8,9 @@ from datetime import date, timedelta
 import pytest
 
 from include.monitoring.render import read_summary
+from include.nightlies.records import publications as records
 from include.nightlies.rules.passes import Pass, PassDecision, Turn
+from include.nightlies.rules.publication import Publication, Wait
 from include.nightlies.rules.states import State
 from include.nightlies.steps.build_status import Watch
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending
@@ -35,6 +37,13 @@ def planned(nights: Nights, build: Build, run: str | None = None) -> dict[str, B
     return {batch.items[0].name: batch for batch in plan.batches}
 
 
+def row_of(nights: Nights, batch: Batch) -> Publication:
+    """The publication of the only artifact of a batch."""
+    row = records.publication(nights.site.ledger, batch.key(batch.items[0]))
+    assert row is not None
+    return row
+
+
 def three() -> Build:
     """C needs B, and B needs A."""
     build = Build("2026-11-02")
@@ -53,10 +62,34 @@ def test_what_comes_too_early_waits_until_what_it_depends_on_is_published(nights
         (busy,) = publish_batch(nights.site, attempt(), batches[name]).busy.values()
         assert isinstance(busy, DependencyPending)
         assert busy.time_remaining_s > 3600
+        row = row_of(nights, batches[name])
+        assert (row.state, row.reason.partition(" UTC: ")[2]) == (State.PREPARED, str(busy))
+        publish_batch(nights.site, attempt(), batches[name])
+        assert row_of(nights, batches[name]) == row, "it waits for the same, since the same time"
     assert nights.revision == before
+    reasons = []
     for batch in batches.values():
         (done,) = publish_batch(nights.site, attempt(), batch).done
         assert done.state is State.PUBLISHED
+        reasons.append(done.reason)
+    assert ["waited " in reason for reason in reasons] == [False, True, True]
+
+
+def test_who_holds_the_path_that_an_artifact_waits_for_is_recorded(nights: Nights) -> None:
+    (batch,) = planned(nights, Build("2026-11-02").add("A", "x86_64", tree({"file": b"a"}))).values()
+    nights.prepare(batch)
+    with nights.site.gateway(batch.repository) as gateway:
+        lease = gateway.acquire(batch.repository, batch.items[0].destination, hostname="d/r/other try 1")
+        assert publish_batch(nights.site, attempt(), batch).busy
+        row = nights.publication(batch)
+        assert row.state is State.PUBLISHING
+        held = f"the lease on {batch.items[0].destination}, held by d/r/other try 1"
+        wait = Wait.of_reason(row.reason)
+        assert wait is not None
+        assert wait.what == held
+        gateway.drop(lease)
+    (done,) = publish_batch(nights.site, attempt(), batch).done
+    assert done.reason.endswith(f" s: {held}")
 
 
 def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_are_skipped(nights: Nights) -> None:

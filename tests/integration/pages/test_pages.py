@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
-from include.nightlies.records import builds, links as linked, progress
+from include.nightlies.records import builds, links as linked, progress, publications as records
 from include.nightlies.records.links import LinkRecord
 from include.nightlies.records.publications import publication
+from include.nightlies.records.tables import artifacts, publications
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import Move
+from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
+from include.pages import nights_rows as rows
 from include.pages.registry import PAGES
 from include.provenance.interventions import freeze
 from include.quality.results import folder_of_run
 from include.site.site import Site
 from tests.fakes.site import FQRN
+from tests.integration.cli.conftest import Commands
 from tests.integration.pages.conftest import DAY, HOSTILE, NOW, PAUSED, RUN, Night
 
 NIGHT = f"/nights?slot=main&date={DAY}"
@@ -129,6 +135,85 @@ def test_a_running_preparation_shows_how_far_it_is(client: TestClient, site: Sit
     page = client.get(NIGHT).text
     assert "1 234 files, 1.0 MB read, about 45 s left" in page
     assert '<progress max="1" value="0.400"' in page
+
+
+def test_a_night_begins_with_its_states_and_its_timeline(client: TestClient, site: Site, night: Night) -> None:
+    night.listed("A/x86", "B/x86", "C/x86")
+    key = night.published("A/x86")
+    night.moved(night.planned("B/x86"), Move.failed(Phase.PREPARE, ValueError("no room")))
+    page = client.get(NIGHT).text
+    assert 'aria-label="A/x86: published"' in page
+    assert re.search(r'<a class="bad" href="#b21--B--x86" aria-label="B/x86: failed"', page)
+    assert 'id="b21--B--x86"' in page
+    assert re.search(r'<span class="bad">\N{BALLOT X}</span> 1 failed', page)
+    (figure,) = [json.loads(html.unescape(text)) for text in re.findall(r'data-figure="([^"]+)"', page)]
+    names = [trace["name"] for trace in figure["data"]]
+    assert "publish" not in names, "the run recorded no length of it"
+    row = publication(site.ledger, key)
+    assert row is not None
+    with site.ledger.begin() as connection:
+        values = {"changeset": "c" * 64, "seconds": {"prepare": 30.0, "commit": 2.0}, "lease_held_s": 1.5}
+        connection.execute(update(publications).where(publications.c.id == row.id).values(**values))
+    made = builds.ChangesetRecord("c" * 64, FQRN, "/a", "a" * 64, "0" * 40, 0, None, "{}", NOW + timedelta(seconds=30))
+    builds.save_changeset(site.ledger, made)
+    page = client.get(NIGHT).text
+    (figure,) = [json.loads(html.unescape(text)) for text in re.findall(r'data-figure="([^"]+)"', page)]
+    assert {trace["name"] for trace in figure["data"]} == {"waits", "prepare", "publish", "not recorded", "lease"}
+    assert re.search(r'A/x86</th><td><time[^>]+>03:00:00</time></td>\s*<td class="n">\s*208.0 s', page)
+
+
+def test_the_end_of_a_night_is_expected_by_the_nights_before_it(client: TestClient, site: Site, night: Night) -> None:
+    night.listed("A/x86", "B/x86")
+    night.published("A/x86")
+    for number in (1, 2):
+        before = Night(site, day=DAY - timedelta(days=number))
+        before.listed("A/x86", "B/x86")
+        before.published("A/x86", run=f"d/{number}")
+        before.moved(
+            before.planned("B/x86", f"d/{number}"), Move.failed(Phase.PREPARE, ValueError("no room")), minutes=20
+        )
+        again = before.planned("B/x86", f"d/again-{number}")
+        before.moved(again, Move.failed(Phase.PREPARE, ValueError("no room")), minutes=40)
+    assert rows.earlier_courses(site.ledger, "main", DAY) == [[240.0, 1200.0], [240.0, 1200.0]]
+    page = next(text for _ in range(100) if "night-expected" in (text := client.get(NIGHT).text))
+    assert "as in the last 2 nights of the slot" in page
+
+
+def test_two_builds_are_compared_by_artifacts_sizes_and_files(
+    client: TestClient, site: Site, night: Night, repo: Commands
+) -> None:
+    before = Night(site, day=DAY - timedelta(days=1))
+    before.listed("A/x86", "B/x86", "same/x86")
+    night.listed("C/x86", "A/x86", "same/x86")
+    for day in (before, night):
+        build = builds.build(site.ledger, "main", f"b{day.day:%d}")
+        assert build is not None
+        record = build.artifact("A", "x86")
+        assert record is not None
+        with site.ledger.begin() as connection:
+            values = {"sha256": f"{day.day:%d}" * 32}
+            connection.execute(update(artifacts).where(artifacts.c.id == record.id).values(**values))
+        folder = repo.tree(str(day.day), **{"only": "x", f"at-{day.day}": "y", "text": str(day.day)})
+        key = PublicationKey(FQRN, f"/nightlies/main/{day.day}/A/x86", f"d/{day.day}")
+        repo("publish", FQRN, key.destination, folder)
+        records.plan(site.ledger, key, Planned(record.id, f"{day.day:%d}" * 32), try_number=1, now=NOW)
+        figures = Figures(files=3, bytes=1000 * day.day.day)
+        unchanged = Move(State.UNCHANGED, Phase.PREPARE, "is there", figures)
+        day.moved(key, Move(State.PREPARING, Phase.PREPARE, "try 1"), unchanged)
+    link = re.search(r'id="night-compare" href="([^"#]+)', client.get(NIGHT).text)
+    assert link is not None
+    url = f"/{html.unescape(link[1])}"
+    page = client.get(url).text
+    table = page.partition('aria-label="Difference of two builds"')[2].partition("</table>")[0]
+    shown = [re.sub(r"<[^>]+>|\s+", " ", row).split()[:3] for row in table.split("<tr>")[2:]]
+    assert shown == [["A/x86", "~", "changed"], ["B/x86", "\N{MINUS SIGN}", "gone"], ["C/x86", "+", "new"]]
+    assert "20.0 kB before, 21.0 kB now. 1 artifacts are the same" in page
+    assert "+1.0 kB" in table
+    page = next(text for _ in range(200) if "no answer yet" not in (text := client.get(f"{url}&files=A/x86").text))
+    assert re.search(r"</span> 1 added, .* 1 changed, .* 1 removed", page)
+    assert f"<code>+ /at-{DAY}</code>" in page
+    answer = client.get(f"{NIGHT}&compare={HOSTILE}")
+    assert (answer.status_code, "parameter compare" in answer.text) == (400, True)
 
 
 def test_news_are_the_part_that_changes_and_come_only_when_it_did(client: TestClient, night: Night) -> None:

@@ -23,6 +23,7 @@ from include.replicas.look import record
 from include.replicas.states import ReplicaLook, ReplicaState
 from include.site.site import Site
 from tests.fakes.site import FQRN
+from tests.integration.cli.conftest import Commands
 from tests.integration.pages.conftest import DAY, HOSTILE, NOW, RUN, Night
 
 
@@ -107,6 +108,27 @@ def test_points_of_many_revisions_are_evenly_spaced_and_end_with_the_newest(site
         range(5, 24, 3)
     )
     assert len(repositories_page.revisions_over_time(site.ledger, FQRN)) == 21
+
+
+def test_the_size_over_time_is_that_of_the_revisions_in_the_store(
+    client: TestClient, site: Site, repo: Commands
+) -> None:
+    roots = []
+    for number in (1, 2):
+        repo("publish", FQRN, f"/size/{number}", repo.tree(f"size-{number}", file="x" * 1000 * number))
+        head = site.head(FQRN).manifest
+        roots.append(head)
+        changed(site, head.revision, f"/size/{number}", root_hash=str(head.root))
+    changed(site, roots[-1].revision + 1, "/collected", root_hash="0" * 40)
+    changed(site, roots[-1].revision + 2, "/link", kind=ChangeKind.LINK)
+    sizes = repositories_page.sizes_over_time(site, FQRN)
+    assert [size.revision for size in sizes] == [head.revision for head in roots]
+    assert sizes[1].bytes - sizes[0].bytes == 2000
+    assert (sizes[1].files - sizes[0].files, sizes[0].catalogs > 1) == (2, True), "with the mark of its catalog"
+    page = next(text for _ in range(200) if "Size of 2 revisions" in (text := client.get("/repositories").text))
+    (growth,) = [figure for figure in figures(page) if figure["data"][0]["name"] == "size"]
+    assert growth["data"][0]["y"] == [size.bytes for size in sizes]
+    assert "+2.0 kB" in page
 
 
 def test_collections_tags_and_replicas_are_shown(client: TestClient, site: Site) -> None:

@@ -125,6 +125,25 @@ def test_every_number_leads_to_as_many_rows(site: Site, olga: Viewer) -> None:
     assert HOSTILE not in page
 
 
+def test_throughput_is_shown_by_link_from_the_first_minute(site: Site, olga: Viewer, ann: Viewer) -> None:
+    now = datetime.now(UTC)
+    assert "No file became complete in the last hour" in olga.whole("transfers")
+    own = recorded(site.ledger, 4, owner="ann", size=6_000_000)
+    others = recorded(site.ledger, 3, owner="bob", source="bari", destination="pisa")
+    moved(site, own[:1], CLEANED, at=now - timedelta(hours=2))
+    moved(site, own[1:3], CLEANED, at=now - timedelta(seconds=90))
+    moved(site, others[:2], TransferState.KEPT, at=now - timedelta(minutes=20))
+    rates, since = transfers_rows.link_rates(site.ledger, None, now=now)
+    assert [(rate.source, rate.destination, rate.files, rate.bytes) for rate in rates] == [
+        ("bari", "pisa", 2, 0), ("pisa", "bari", 2, 12_000_000),
+    ]  # fmt: skip
+    assert since == now - timedelta(hours=1)
+    (rate,), since = transfers_rows.link_rates(site.ledger, "ann", now=now, limit=1)
+    assert (rate.files, since) == (1, now - timedelta(seconds=90)), "of no more than were read"
+    page = ann.whole("transfers?site=pisa")
+    assert ">pisa to bari</a></th>" in page.partition('aria-label="Throughput by link"')[2]
+
+
 def test_users_see_their_own_only(site: Site, ann: Viewer, olga: Viewer) -> None:
     own = recorded(site.ledger, 2, owner="ann")
     others = recorded(site.ledger, 3, owner="bob")

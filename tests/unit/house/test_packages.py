@@ -37,8 +37,6 @@ ALONE = {
     "include.pages.benchmarks": KIND,
     "include.pages.nights_rows": TOGETHER,
     "include.pages.nights_view": PURE,
-    "include.pages.publications_view": PURE,
-    "include.pages.transfers_view": PURE,
     "include.quality.suites": PURE,
     "include.reading.xroot": KIND,
     "include.site.stock_collecting": TOGETHER,

@@ -65,3 +65,10 @@ def test_plots_have_a_trace_for_each_state_and_phase_that_occurred() -> None:
     colours = [one["marker"]["color"] for one in publications_view.state_figure(days)["data"]]
     assert len(set(colours)) == len(State) == len(colours)
     assert {publications_view.kind_of(state) for state in State} == {"good", "bad", "busy", "wait"}
+
+
+def test_every_error_has_a_cure_by_its_hint_or_by_what_it_concerns() -> None:
+    assert publications_view.cure_of("gateway-unreachable").startswith("Start the gateway, or correct host")
+    assert publications_view.cure_of("store-unavailable").startswith("Check the object store")
+    for code in ("source-invalid", "not-one-of-ours", None):
+        assert publications_view.cure_of(code).endswith("install it again.")

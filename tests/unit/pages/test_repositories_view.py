@@ -80,3 +80,16 @@ def test_a_replica_that_is_not_trusted_is_worse_than_one_that_lags_and_a_whiteli
     assert repositories_view.worst([late, away]) == away
     assert repositories_view.worst([]) is None
     assert [repositories_view.replica_kind(one) for one in (away, late, fresh)] == ["bad", "wait", "good"]
+
+
+def test_growth_has_a_mark_for_each_collection_within_it() -> None:
+    def size(hour: int, size: int) -> repositories_view.RevisionSize:
+        return repositories_view.RevisionSize(NOW + timedelta(hours=hour), hour, 1, size, 1)
+
+    def ended(hours: float) -> CollectionRow:
+        return CollectionRow(NOW + timedelta(hours=hours), 1, 1, 1, 0, 0, 1.0)
+
+    sizes, rows = [size(0, 10), size(2, 30)], [ended(3), ended(1), ended(-1)]
+    line, marks = repositories_view.growth_figure(sizes, rows)["data"]
+    assert (line["y"], marks["y"], marks["mode"]) == ([10, 30], [10], "markers")
+    assert len(repositories_view.growth_figure(sizes, [])["data"]) == 1

@@ -6,8 +6,9 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from include.pages import transfers_view
-from include.pages.transfers_rows import EndedFiles
+from include.pages.transfers_rows import EndedFiles, LinkRate
 from include.stageout.archive import MoveRecord
+from include.stageout.findings import FindingKind
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TransferState
 from include.stageout.status import TransferCount
@@ -30,6 +31,8 @@ COUNTS = (
 def test_every_state_is_in_one_phase_and_every_failure_class_says_what_is_done() -> None:
     assert all(transfers_view.retries_of(kind.value) for kind in TransferFailureClass)
     assert [transfers_view.retries_of(name) for name in (None, "of-another-version")] == ["", ""]
+    assert all(transfers_view.help_of_finding(kind.value) for kind in FindingKind)
+    assert transfers_view.help_of_finding("of-another-version") == ""
     states = Counter(state for phase in transfers_view.PHASES for state in phase.states)
     assert states == Counter(TransferState)
 
@@ -73,3 +76,15 @@ def test_figures_have_complete_and_failed() -> None:
         ("failed", [0, 1, 2]),
     ]
     assert transfers_view.ended_figure(hours, daily=True)["data"][0]["x"][0] == "2026-11-23"
+
+
+def test_throughput_is_by_the_minute_and_the_last_minute_as_long_as_it_has_lasted() -> None:
+    now = NOW + timedelta(seconds=90)
+    rate = LinkRate("pisa", "bari", 3, 900, {NOW: (2, 600), NOW + timedelta(minutes=1): (1, 300)})
+    small = [LinkRate("bari", str(number), 1, 1, {NOW: (1, 60)}) for number in range(transfers_view.LINKS_DRAWN + 1)]
+    figure = transfers_view.rate_figure([*small, rate], NOW, now)
+    assert figure["data"][0]["name"] == "pisa to bari"
+    assert figure["data"][0]["y"] == [10.0, 10.0]
+    assert (figure["data"][-1]["name"], figure["data"][-1]["y"]) == ("2 others", [2.0, 0.0])
+    unsized = LinkRate("pisa", "bari", 3, 0, {NOW: (3, 0)})
+    assert transfers_view.rate_figure([unsized], NOW, now)["data"][0]["y"] == [3, 0]

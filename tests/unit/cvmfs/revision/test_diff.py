@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,22 @@ def test_catalogs_that_both_have_are_not_read(repository: LocalRepository) -> No
     before = repository.store.counters.gets
     assert [str(change) for change in diff(opened.at("many"), opened.at("trunk"))] == ["+ /many/n07/new"]
     assert repository.store.counters.gets - before <= 2 + 4  # the tags twice, two roots, two nested catalogs
+
+
+def test_trees_at_two_places_are_compared_as_if_they_were_at_one(repository: LocalRepository, tmp_path: Path) -> None:
+    for name, more in (("one", {"b": b"2"}), ("other", {"c": b"3"})):
+        folder = tmp_path / name
+        (folder / "sub").mkdir(parents=True)
+        for file, data in {"a": name.encode(), "sub/same": b"1", **more}.items():
+            (folder / file).write_bytes(data)
+            os.utime(folder / file, (0, 0))
+        for place in (folder / "sub", folder):
+            os.utime(place, (0, 0))
+        repository.publish(folder, f"/{name}")
+    tree = repository.opened().revision
+    changes = [(str(change.kind.value), change.path) for change in diff(tree, tree, "/one", moved="/other")]
+    assert changes == [("~", "/one/a"), ("-", "/one/b"), ("+", "/one/c")]
+    assert list(diff(tree, tree, "/one", moved="/one")) == []
 
 
 def test_a_path_that_neither_has_is_refused(repository: LocalRepository) -> None:
