@@ -192,10 +192,11 @@ def _difference(asked: Asked, slot: Slot, summary: Summary) -> dict[str, Any]:
     build = builds.build(ledger, slot.name, name)
     if build is None:
         raise BadPageQuery("compare", f"slot {slot.name} has no build {name!r}")
-    made = view.BuildDifference.of(
-        quality.night(ledger, slot.name, build.build_id, build.date),
-        quality.night(ledger, slot.name, newest.build_id, newest.date),
-    )
+    sides = [
+        asked.remembered(("figures", slot.name, key), partial(quality.night, ledger, slot.name, key.build_id, key.date))
+        for key in (build.key, newest)
+    ]
+    made = view.BuildDifference.of(*sides)
     url = f"{night(slot.name, summary.date)}&{urlencode({'compare': name})}"
     values |= {"made": made, "url": url, "artifact": asked.text("files")}
     changes = {change.name: change for change in made.changes}
