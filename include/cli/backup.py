@@ -204,6 +204,34 @@ def report(
     raise typer.Exit(1 if decisions and not accepts else 0)
 
 
+def upgrade(
+    check: Annotated[bool, typer.Option("--check", help="Report what would be changed; change nothing.")] = False,
+) -> None:
+    """Bring a site to this version: copy and migrate the ledger, and take its files from other accounts.
+
+    With --check: what changes, and what has to be stopped and started in which order. Exit code 0: nothing to change,
+    1: something. Without: 0: all is done, 1: the mode of a file could not be changed. 2: refused, nothing was changed.
+    Run again, it changes nothing.
+    """
+    from include.backup import upgrade as upgrading
+    from include.settings.load import settings_path
+
+    with refusing():
+        settings, secrets = _configured()
+        if check:
+            plan = upgrading.plan_upgrade(settings, secrets, settings_path())
+            for line in plan.lines():
+                typer.echo(printable(line))
+            if plan.fault is not None:
+                raise plan.fault
+            raise typer.Exit(1 if plan.changes else 0)
+        if not upgrading.plan_upgrade(settings, secrets, settings_path()).changes:
+            typer.echo("nothing to change")
+        for line in upgrading.upgrade(settings, secrets, settings_path()):
+            typer.echo(printable(line))
+        raise typer.Exit(1 if upgrading.plan_upgrade(settings, secrets, settings_path()).changes else 0)
+
+
 @contextmanager
 def _opened(name: str, folder: Path | None) -> Iterator[tuple[OpenedBackup, SiteSettings | None]]:
     """A backup by its name in the store, or in a file; without a configuration only the latter."""
