@@ -146,16 +146,31 @@ def restore(
     passphrase_file: PassphraseFile = None,
     private_key: PrivateKey = None,
     no_keys: Annotated[bool, typer.Option("--no-keys", help="Leave the keys as they are.")] = False,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Restore the keys, and nothing else.")] = False,
+    replace_keys: Annotated[
+        bool, typer.Option("--replace-keys", help="With --keys-only: rename other keys that have the same names.")
+    ] = False,
 ) -> None:
     """Restore ledger, gateway state, keys and a missing configuration, while all services are stopped.
 
     What exists is never overwritten. A restore that was killed is run again, and goes on. Then see
-    `nightshift backup report`.
+    `nightshift backup report`. With --keys-only services may be at work, and no report is needed.
     """
-    from include.backup.restore import RestoreOptions, restore as restored, restore_settings
+    from include.backup.restore import RestoreOptions, restore as restored, restore_keys, restore_settings
     from include.settings.load import load, settings_path
     from include.settings.secrets import EnvSecrets
 
+    if (keys_only and no_keys) or (replace_keys and not keys_only):
+        raise typer.BadParameter("--keys-only goes without --no-keys, and --replace-keys with --keys-only only")
+    if keys_only:
+        with refusing(), _opened(backup, folder) as (content, _):
+            settings = load()
+            opens = _opener(settings, passphrase_file, private_key)
+            options = RestoreOptions(holder(), opens, replaces_keys=replace_keys)
+            for line in restore_keys(content, settings, options, now=datetime.now(UTC)):
+                typer.echo(printable(line))
+        typer.echo("A gateway reads its keys again on SIGHUP.")
+        return
     with refusing(), _opened(backup, folder) as (content, _):
         content.manifest.require_readable()
         content.check()
