@@ -1,1 +1,1 @@
-"""Backups of a site: written, listed, checked, restored, and what a restore has to be compared with."""
+"""Backups of a site: written, listed, checked, restored, and what a restore has to be compared with; its upgrades."""

@@ -63,6 +63,11 @@ def backup_store(settings: SiteSettings, secrets_: Secrets, folder: Path | None 
     return plain_store(settings, secrets_, settings.backup.store)
 
 
+def local_folder(store: Store) -> Path | None:
+    """Return the folder of a store of backups; None: it is a bucket."""
+    return Path(unquote(urlsplit(store.url).path)) if store.is_local else None
+
+
 def seal_to(settings: SiteSettings, secrets_: Secrets) -> SealTo | None:
     """Return whom the configuration encrypts keys to; None: to no one. Raises MissingConnection, BadConnection."""
     backup = settings.backup
@@ -250,6 +255,10 @@ def _revision(site: Site, fqrn: str) -> int | None:
 
 def _upload(store: Store, file: Path) -> None:
     size = file.stat().st_size
+    folder = local_folder(store)
+    if folder is not None:
+        # names of users and files are for this account alone, also while they are written
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         view = memoryview(mapped)
         try:
@@ -261,6 +270,5 @@ def _upload(store: Store, file: Path) -> None:
     meta = store.head(file.name)
     if meta is None or meta.size != size:
         raise BACKUP_DAMAGED(file.name, f"{store.url} has {meta.size if meta else 0} of its {size} bytes")
-    if store.is_local:
-        # names of users and files are for this account alone
-        os.chmod(Path(unquote(urlsplit(store.url).path)) / file.name, 0o600)  # noqa: PTH101
+    if folder is not None:
+        (folder / file.name).chmod(0o600)

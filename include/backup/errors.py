@@ -1,4 +1,4 @@
-"""Errors of backups. No message carries a key or a passphrase.
+"""Errors of backups and upgrades. No message carries a key or a passphrase.
 
 BackupError
 ├── BACKUP_DAMAGED        the file is cut, was changed, or is no backup
@@ -8,6 +8,7 @@ BackupError
 ├── BACKUP_NO_ROOM        a disk has no room
 ├── KEYS_LOCKED           its keys cannot be opened with what was given
 └── RESTORE_IN_USE        the place of what is to be restored is taken
+UpgradeRefused            this version cannot have the site as it is; nothing was changed
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ KEYS_LOCKED = ErrorRow(
     BackupError, "backup-keys-locked", "give what they were encrypted to, or restore without them: --no-keys"
 )
 RESTORE_IN_USE = ErrorRow(BackupError, "restore-in-use", "stop all services and move it away, then run it again")
+
+
+class UpgradeRefused(NightshiftError):
+    """The message names the file and has the hint."""
+
+    code = "upgrade-refused"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from include.backup.archive import BackupPart, OpenedBackup
+from include.backup.archive import BackupManifest, BackupPart, OpenedBackup
 from include.backup.errors import BACKUP_NO_ROOM, BACKUP_OF_ANOTHER, KEYS_LOCKED, RESTORE_IN_USE, BackupError, of_files
 from include.backup.seal import Opener, unseal
 from include.cvmfs.format.keys import KeyFile, locked_keys, save_key_file
@@ -48,11 +48,13 @@ class RestoreOptions:
         by: Person who restores.
         opener: Means to open the keys; None: keys are not restored.
         on_step: Called with the name of each step when it is done.
+        replaces_keys: Other keys of the same names are set aside, and not a refusal.
     """
 
     by: str
     opener: Opener | None = None
     on_step: OnStep = _pass
+    replaces_keys: bool = False
 
 
 def restore_settings(backup: OpenedBackup, file: Path) -> bool:
@@ -79,9 +81,7 @@ def restore(
     """
     manifest = backup.manifest
     manifest.require_readable()
-    if not manifest.is_of([*settings.repositories], [*settings.sites]):
-        names = ", ".join([*manifest.repositories, *manifest.sites])
-        raise BACKUP_OF_ANOTHER(manifest.name, f"it is of {names}, none of which the configuration has")
+    _require_of(manifest, settings)
     backup.check()
     engine = open_ledger(ledger_address(settings, secrets))
     ledger = _LedgerFile(backup, engine, options) if engine.dialect.name == "sqlite" else _LedgerServer(
@@ -99,6 +99,30 @@ def restore(
             return [ledger.restore(noted), gateway.restore(now), keys.restore()]
         finally:
             engine.dispose()
+
+
+def restore_keys(
+    backup: OpenedBackup, settings: SiteSettings, options: RestoreOptions, *, now: datetime
+) -> Sequence[str]:
+    """Restore the key files alone, while services may be at work; a line about each. Nothing else is read or changed.
+
+    Raises BackupError before anything is changed: BACKUP_DAMAGED, BACKUP_OF_ANOTHER, KEYS_LOCKED, and RESTORE_IN_USE
+    where a key differs and `options` do not replace it.
+    """
+    manifest = backup.manifest
+    _require_of(manifest, settings)
+    if BackupPart.KEYS not in manifest.parts:
+        raise BackupError(manifest.name, "it has no keys; use another one: nightshift backup list")
+    keys = _Keys(backup, settings, options)
+    with of_files(manifest.name, settings.gateway.keys):
+        keys.require_place()
+        return [*keys.set_aside(now), keys.restore()]
+
+
+def _require_of(manifest: BackupManifest, settings: SiteSettings) -> None:
+    if not manifest.is_of([*settings.repositories], [*settings.sites]):
+        names = ", ".join([*manifest.repositories, *manifest.sites])
+        raise BACKUP_OF_ANOTHER(manifest.name, f"it is of {names}, none of which the configuration has")
 
 
 class _LedgerFile:
@@ -308,10 +332,25 @@ class _Keys:
             return
         sealed = b"".join(self.backup.pieces(BackupPart.KEYS))
         self.files = unseal(self.backup.manifest.name, sealed, self.options.opener)
-        for name, content in self.files.items():
-            path = self.folder / name
-            if path.exists() and path.read_bytes() != content:
-                raise RESTORE_IN_USE(self.backup.manifest.name, f"{path} is another key")
+        for path in self._differing():
+            if not self.options.replaces_keys:
+                what = f"{path} is another key (--keys-only --replace-keys renames it)"
+                raise RESTORE_IN_USE(self.backup.manifest.name, what)
+
+    def _differing(self) -> Sequence[Path]:
+        files = ((self.folder / name, content) for name, content in self.files.items())
+        return [path for path, content in files if path.exists() and path.read_bytes() != content]
+
+    def set_aside(self, now: datetime) -> Iterator[str]:
+        """Rename other keys of the same names, so that no program takes them for keys; a line about each."""
+        if not self.folder.is_dir():
+            return
+        with locked_keys(self.folder):
+            for path in self._differing():
+                aside = path.with_name(f"{path.name}.{now.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}.replaced")
+                path.rename(aside)
+                self.options.on_step(f"key {path.name} set aside")
+                yield f"another key {path.name}: renamed to {aside}"
 
     def restore(self) -> str:
         if BackupPart.KEYS not in self.backup.manifest.parts:

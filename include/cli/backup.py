@@ -146,16 +146,31 @@ def restore(
     passphrase_file: PassphraseFile = None,
     private_key: PrivateKey = None,
     no_keys: Annotated[bool, typer.Option("--no-keys", help="Leave the keys as they are.")] = False,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Restore the keys, and nothing else.")] = False,
+    replace_keys: Annotated[
+        bool, typer.Option("--replace-keys", help="With --keys-only: rename other keys that have the same names.")
+    ] = False,
 ) -> None:
     """Restore ledger, gateway state, keys and a missing configuration, while all services are stopped.
 
     What exists is never overwritten. A restore that was killed is run again, and goes on. Then see
-    `nightshift backup report`.
+    `nightshift backup report`. With --keys-only services may be at work, and no report is needed.
     """
-    from include.backup.restore import RestoreOptions, restore as restored, restore_settings
+    from include.backup.restore import RestoreOptions, restore as restored, restore_keys, restore_settings
     from include.settings.load import load, settings_path
     from include.settings.secrets import EnvSecrets
 
+    if (keys_only and no_keys) or (replace_keys and not keys_only):
+        raise typer.BadParameter("--keys-only goes without --no-keys, and --replace-keys with --keys-only only")
+    if keys_only:
+        with refusing(), _opened(backup, folder) as (content, _):
+            settings = load()
+            opens = _opener(settings, passphrase_file, private_key)
+            options = RestoreOptions(holder(), opens, replaces_keys=replace_keys)
+            for line in restore_keys(content, settings, options, now=datetime.now(UTC)):
+                typer.echo(printable(line))
+        typer.echo("A gateway reads its keys again on SIGHUP.")
+        return
     with refusing(), _opened(backup, folder) as (content, _):
         content.manifest.require_readable()
         content.check()
@@ -202,6 +217,34 @@ def report(
         else:
             typer.echo(f"{decisions} to decide. Then: nightshift backup report --accept")
     raise typer.Exit(1 if decisions and not accepts else 0)
+
+
+def upgrade(
+    check: Annotated[bool, typer.Option("--check", help="Report what would be changed; change nothing.")] = False,
+) -> None:
+    """Bring a site to this version: copy and migrate the ledger, and take its files from other accounts.
+
+    With --check: what changes, and what has to be stopped and started in which order. Exit code 0: nothing to change,
+    1: something. Without: 0: all is done, 1: the mode of a file could not be changed. 2: refused, nothing was changed.
+    Run again, it changes nothing.
+    """
+    from include.backup import upgrade as upgrading
+    from include.settings.load import settings_path
+
+    with refusing():
+        settings, secrets = _configured()
+        if check:
+            plan = upgrading.plan_upgrade(settings, secrets, settings_path())
+            for line in plan.lines():
+                typer.echo(printable(line))
+            if plan.fault is not None:
+                raise plan.fault
+            raise typer.Exit(1 if plan.changes else 0)
+        if not upgrading.plan_upgrade(settings, secrets, settings_path()).changes:
+            typer.echo("nothing to change")
+        for line in upgrading.upgrade(settings, secrets, settings_path()):
+            typer.echo(printable(line))
+        raise typer.Exit(1 if upgrading.plan_upgrade(settings, secrets, settings_path()).changes else 0)
 
 
 @contextmanager

@@ -80,6 +80,7 @@ COMMANDS = {
     "init": ("include.cli.init", "Write the first configuration of a site, and its connections."),
     "freeze": ("include.cli.interventions", "Stop all changes of a repository for a while."),
     "thaw": ("include.cli.interventions", "End a freeze; what waits goes on."),
+    "upgrade": ("include.cli.backup", "Bring a site to this version; with --check, say what that changes."),
     "preflight": ("include.cli.interventions", "Could a night run now? All that is wrong, with a hint."),
     "audit": ("include.cli.interventions", "Show who removed, stopped or decided what, and why."),
     "who": ("include.cli.interventions", "Who and what published a path."),

@@ -56,9 +56,21 @@ def size_of(engine: Engine) -> int:
         return int(connection.scalar(text(query)) or 0)
 
 
+def require_copyable(engine: Engine, folder: Path) -> None:
+    """Raise LedgerError where the ledger cannot be copied to a folder, made or not: no room, or no program."""
+    if engine.dialect.name != "sqlite":
+        _program(engine, DUMP_PROGRAMS)
+    require_room(engine, folder)
+
+
+def room_in(folder: Path) -> int:
+    """Return the free bytes of the disk that a folder is on, or will be on."""
+    return shutil.disk_usage(next(place for place in (folder, *folder.absolute().parents) if place.exists())).free
+
+
 def require_room(engine: Engine, folder: Path) -> None:
     """Raise LedgerError where a folder has no room for a copy of the ledger."""
-    room, needed = shutil.disk_usage(folder).free, size_of(engine) + ROOM_LEFT
+    room, needed = room_in(folder), size_of(engine) + ROOM_LEFT
     if room < needed:
         what = f"a copy of it takes about {needed >> 20} MiB, and {folder} has {room >> 20} MiB left; make room there"
         raise _failed(engine, what)

@@ -47,11 +47,16 @@ class DatabaseAddress(Protocol):
 
 
 def open_ledger(
-    address: str | URL | DatabaseAddress, *, login: str | None = None, password: str | None = None
+    address: str | URL | DatabaseAddress,
+    *,
+    login: str | None = None,
+    password: str | None = None,
+    look_only: bool = False,
 ) -> Engine:
     """An engine on the ledger; connects to nothing yet. Tables are made by `migrate`. Raises LedgerError.
 
-    `login` and `password` replace those of the address.
+    `login` and `password` replace those of the address. `look_only`: for a look at a ledger that exists; a file is not
+    changed.
     """
     url = _url(address)
     if login is not None:
@@ -59,7 +64,7 @@ def open_ledger(
     if password is not None:
         url = url.set(password=password)
     if url.drivername == "sqlite":
-        return _open_sqlite(url)
+        return _open_sqlite(url, look_only=look_only)
     if url.drivername == "mysql+pymysql":
         return _open_mysql(url)
     raise _unusable(shown(url), f"{url.drivername} is not supported")
@@ -145,11 +150,12 @@ def _url(address: str | URL | DatabaseAddress) -> URL:
     return url.set(password=address.password) if address.password is not None else url
 
 
-def _open_sqlite(url: URL) -> Engine:
+def _open_sqlite(url: URL, *, look_only: bool) -> Engine:
     if url.database in (None, "", ":memory:"):
         raise _unusable(shown(url), "a ledger in memory is lost with its process")
     try:
-        Path(str(url.database)).absolute().parent.mkdir(parents=True, exist_ok=True)
+        if not look_only:
+            Path(str(url.database)).absolute().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unusable(shown(url), f"its folder cannot be made: {error.strerror}") from None
     engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
@@ -160,7 +166,8 @@ def _open_sqlite(url: URL) -> Engine:
         connection.isolation_level = None
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
-        cursor.execute("PRAGMA journal_mode = WAL")
+        # the mode of the journal is in the file, and would be a change of it
+        cursor.execute("PRAGMA query_only = ON" if look_only else "PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()

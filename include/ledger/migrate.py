@@ -9,8 +9,9 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from include.ledger.errors import LedgerError, LedgerUnavailable
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "ledger_version"
@@ -50,6 +52,50 @@ def migrate(engine: Engine, *, copies: Path | None = None) -> str:
                 writing(engine, _upgrade)
                 _protect(engine)
     return head
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """Migration of a ledger that is behind.
+
+    Attributes:
+        revision: Version of the tables after it.
+        subject: What it changes.
+        table: Table whose rows it changes, its `TABLE`; None: it makes tables only.
+        rows: Number of these rows, on a server about; None: there are none yet.
+    """
+
+    revision: str
+    subject: str
+    table: str | None = None
+    rows: int | None = None
+
+
+def pending(engine: Engine) -> Sequence[Migration]:
+    """Return the migrations that a ledger needs, in order. Raises LedgerError where it is newer than this code."""
+    head = _versions()[0]
+    if not _behind(engine, *_versions()):
+        return ()
+    scripts = [*_scripts().iterate_revisions(head, version(engine) or "base")]
+    migrations = []
+    for script in reversed(scripts):
+        table = getattr(script.module, "TABLE", None)
+        subject = script.doc.rstrip(".")
+        migrations.append(Migration(script.revision, subject, table, _rows(engine, table) if table else None))
+    return migrations
+
+
+def _rows(engine: Engine, table: str) -> int | None:
+    with reading(engine) as connection:
+        if not inspect(connection).has_table(table):
+            return None
+        if engine.dialect.name == "sqlite":
+            return int(connection.scalar(text(f"SELECT COUNT(*) FROM {table}")) or 0)  # noqa: S608 - a name of our own
+        # a server would read them all to count them
+        estimate = (
+            "SELECT table_rows FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = :t"
+        )
+        return int(connection.scalar(text(estimate), {"t": table}) or 0)
 
 
 def _protect(engine: Engine) -> None:
@@ -92,10 +138,14 @@ def versions() -> frozenset[str]:
 @cache
 def _versions() -> tuple[str, frozenset[str]]:
     """The newest version and all that this code knows: each is a module, so they are read once."""
+    scripts = _scripts()
+    return str(scripts.get_current_head()), frozenset(script.revision for script in scripts.walk_revisions())
+
+
+def _scripts() -> ScriptDirectory:
     from alembic.script import ScriptDirectory
 
-    scripts = ScriptDirectory.from_config(_config())
-    return str(scripts.get_current_head()), frozenset(script.revision for script in scripts.walk_revisions())
+    return ScriptDirectory.from_config(_config())
 
 
 def _behind(engine: Engine, head: str, known: frozenset[str]) -> bool:

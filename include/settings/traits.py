@@ -26,19 +26,22 @@ MANY_HOSTS = ("Celery", "Kubernetes", "Edge")
 """Parts of the names of Airflow's executors that run tasks on more than one host."""
 
 
-def open_site_ledger(settings: SiteSettings, secrets: Secrets, environ: Mapping[str, str] | None = None) -> Engine:
+def open_site_ledger(
+    settings: SiteSettings, secrets: Secrets, environ: Mapping[str, str] | None = None, *, look_only: bool = False
+) -> Engine:
     """The ledger in force, migrated; raises the errors of `include.ledger`, MissingConnection or BadConnection.
 
-    Before it is migrated it is copied to a folder below `paths.var`. A file cannot be the ledger of workers on more
-    than one host: SQLite with such an executor raises LedgerError.
+    Before it is migrated it is copied to a folder below `paths.var`. `look_only`: as it is, for a look. A file cannot
+    be the ledger of workers on more than one host: SQLite with such an executor raises LedgerError.
     """
-    engine = open_ledger(ledger_address(settings, secrets, environ))
+    engine = open_ledger(ledger_address(settings, secrets, environ), look_only=look_only)
     executor = airflow_executor(os.environ if environ is None else environ)
     if engine.dialect.name == "sqlite" and any(part in executor for part in MANY_HOSTS):
         url = shown(engine.url)
         hint = "set `ledger` to mysql+pymysql://host:port/database"
         raise LedgerError(f"ledger {url}: SQLite does not serve the workers of {executor}. Hint: {hint}.", url=url)
-    migrate(engine, copies=settings.paths.var / COPIES)
+    if not look_only:
+        migrate(engine, copies=settings.paths.var / COPIES)
     return engine
 
 

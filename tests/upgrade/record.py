@@ -238,24 +238,26 @@ def conversation(folder: Path) -> list[dict[str, Any]]:
         return recorder.exchanges
 
 
-def converse(url: str) -> None:
-    """Every call that our client makes, with its refusals."""
+def converse(url: str) -> dict[str, Any]:
+    """Every call that our client makes, with its refusals; what it understood of the replies."""
+    heard: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "token_hex", lambda size=16: "5a" * (size or 16))
         with GatewayClient(url, *KEY, retries=0) as client:
             client.ping()
-            client.repositories()
+            heard["repositories"] = [repository.name for repository in client.repositories()]
             lease = client.acquire(REPOSITORY, "/arch/x86", hostname=HOLDER)
             with GatewayClient(url, "subkey", "sub-secret", retries=0) as other:
                 _refused(lambda: other.acquire(REPOSITORY, "/arch/x86/gcc", hostname="another"))
                 _refused(lambda: other.acquire(REPOSITORY, "/elsewhere", hostname="another"))
-            client.leases()
-            client.renew(lease)
-            client.commit(lease, *ROOTS, tag=NewTag("b1", "main, build b1: é"), generation="4:idle")
+            heard["leases"] = [(held.path, held.hostname) for held in client.leases()]
+            heard["renewed"] = client.renew(lease).expires_monotonic is not None
+            heard["revision"] = client.commit(lease, *ROOTS, tag=NewTag("b1", "main, build b1: é"), generation="4:idle")
             _refused(lambda: client.renew(lease))
             client.drop(client.acquire(REPOSITORY, "/é", hostname=HOLDER))
         with GatewayClient(url, "rootkey", "another secret", retries=0) as stranger:
             _refused(lambda: stranger.acquire(REPOSITORY, "/arch", hostname=HOLDER))
+    return heard
 
 
 def _refused(call: Callable[[], object]) -> None:

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.command import upgrade
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 from include.gateway.client.client import GatewayClient
 from include.gateway.protocol import authorization
+from include.ledger.copies import load_dump
 from include.ledger.engine import open_ledger, reading, writing
-from include.ledger.migrate import VERSION_TABLE, _config, migrate
+from include.ledger.migrate import VERSION_TABLE, _config, migrate, pending, version
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.states import State
 from include.provenance.interventions import interventions_of
@@ -30,7 +32,7 @@ from include.stageout.states import TransferState
 from lab.servers.mariadb import MariaDbServer
 from tests.fakes.transfers import recorded, states
 from tests.integration.gateway.conftest import REPOSITORY
-from tests.upgrade.record import KEY, Recorder, converse, send, service
+from tests.upgrade.record import HOLDER, KEY, Recorder, converse, send, service
 from triggers.checks import CHECKS
 
 pytestmark = pytest.mark.parametrize(
@@ -117,6 +119,59 @@ def test_its_ledger_is_migrated_and_every_row_is_read_and_work_goes_on(release: 
     assert states(ledger)[new] is TransferState.NEW
 
 
+def test_its_ledger_is_upgraded_put_back_from_the_copy_and_upgraded_again(
+    release: Path, ledger: Engine, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The way back of docs/operations.md, go back to the earlier version."""
+    copies, revision = tmp_path / "copies", version(ledger)
+    before = everything_in(ledger)
+    needed = [migration.revision for migration in pending(ledger)]
+    assert needed[-1] == migrate(ledger, copies=copies)
+    assert not pending(ledger)
+    upgraded = everything_in(ledger)
+    recorded(ledger, destination_name="/store/user/ann/lost.root")  # of the new version; it goes with it
+    (copy,) = copies.iterdir()
+    with put_back(ledger, copy, request) as back:
+        assert (version(back), [migration.revision for migration in pending(back)]) == (revision, needed)
+        assert everything_in(back) == before
+        migrate(back, copies=copies)
+        assert everything_in(back) == upgraded
+        assert len([*copies.iterdir()]) == 2
+        (new,) = recorded(back, destination_name="/store/user/ann/later.root")
+        assert states(back)[new] is TransferState.NEW
+
+
+def everything_in(ledger: Engine) -> dict[str, list[tuple[Any, ...]]]:
+    with reading(ledger) as connection:
+        present = inspect(connection)
+        tables = [name for name in present.get_table_names() if not name.startswith("sqlite_")]
+        columns = {name: sorted(column["name"] for column in present.get_columns(name)) for name in tables}
+    return rows_of(ledger, columns)
+
+
+@contextmanager
+def put_back(ledger: Engine, copy: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """The ledger of a copy: a file in the place of the ledger's, or a database that was empty."""
+    ledger.dispose()
+    if ledger.dialect.name == "sqlite":
+        file = Path(str(ledger.url.database))
+        aside = file.parent / "aside"
+        aside.mkdir()
+        for path in file.parent.glob(f"{file.name}*"):
+            path.rename(aside / path.name)
+        shutil.copy(copy, file)
+        yield ledger
+        return
+    server: MariaDbServer = request.getfixturevalue("mariadb")
+    name = f"nightshift_{uuid.uuid4().hex[:12]}"
+    back = open_ledger(server.create_database(name), password=server.password)
+    with copy.open("rb") as lines:
+        load_dump(back, lines)
+    yield back
+    back.dispose()
+    server.drop_database(name)
+
+
 def test_what_its_tasks_hand_on_is_read_and_has_all_that_it_had(release: Path) -> None:
     for name, forms in document(release, "values").items():
         module, _, kind = name.partition(":")
@@ -145,11 +200,21 @@ def test_its_gateway_goes_on_with_the_leases_that_are_held(release: Path, tmp_pa
         assert send(url, signed("DELETE", tokens["/held"]))["status"] == 200
         assert send(url, signed("DELETE", tokens["/spent"]))["body"].count("invalid lease")
         assert [lease.path for lease in client.leases()] == ["/paid"]
+        # a worker of that release, whose gateway was upgraded below it, renews and commits
+        paid = tokens["/paid"]
+        assert '"status":"ok"' in send(url, signed("PATCH", paid))["body"]
+        (body,) = (
+            exchange["request"]["body"] for exchange in document(release, "exchanges")
+            if "final_revision" in exchange["reply"]["body"]
+        )  # fmt: skip
+        assert '"final_revision":1' in send(url, signed("POST", paid, body))["body"]
+        assert '"final_revision":1' in send(url, signed("POST", paid, body))["body"], "its reply was lost"
+        assert client.leases() == []
 
 
-def signed(method: str, token: str) -> dict[str, Any]:
+def signed(method: str, token: str, body: str = "") -> dict[str, Any]:
     headers = {"authorization": authorization(*KEY, token.encode())}
-    return {"method": method, "path": f"/api/v1/leases/{token}", "headers": headers, "body": ""}
+    return {"method": method, "path": f"/api/v1/leases/{token}", "headers": headers, "body": body}
 
 
 def test_its_workers_are_answered_as_its_gateway_did(release: Path, tmp_path: Path) -> None:
@@ -162,10 +227,19 @@ def test_its_workers_are_answered_as_its_gateway_did(release: Path, tmp_path: Pa
             assert isinstance(now, list) or now | was == now
 
 
-def test_its_gateway_is_asked_as_its_workers_did(release: Path) -> None:
-    with Recorder(replies=document(release, "exchanges")) as recorder:
-        converse(f"http://{recorder.address}")
-    was = [exchange["request"] for exchange in document(release, "exchanges")]
-    assert [(one["request"]["method"], one["request"]["path"]) for one in recorder.exchanges] == [
-        (one["method"], one["path"]) for one in was
-    ]
+def test_its_gateway_is_asked_as_its_workers_did_and_its_replies_are_understood(release: Path) -> None:
+    exchanges = document(release, "exchanges")
+    with Recorder(replies=exchanges) as recorder:
+        heard = converse(f"http://{recorder.address}")
+    for exchange, exchange_then in zip(recorder.exchanges, exchanges, strict=True):
+        now, then = exchange["request"], exchange_then["request"]
+        assert (now["method"], now["path"]) == (then["method"], then["path"])
+        assert now["headers"].keys() >= then["headers"].keys()
+        # a renewal need not name a time: the gateway's own is taken
+        if then["method"] == "POST":
+            body = json.loads(now["body"])
+            assert body | json.loads(then["body"]) == body
+    assert heard == {
+        "repositories": ["plain.example.org", REPOSITORY], "leases": [("/arch/x86", HOLDER)], "renewed": True,
+        "revision": 1,
+    }  # fmt: skip

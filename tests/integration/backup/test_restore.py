@@ -156,6 +156,76 @@ def test_a_restore_onto_what_is_in_use_changes_nothing(backups: Backups) -> None
         backups.restore()
 
 
+def test_lost_keys_are_restored_alone_while_the_gateway_and_the_ledger_are_in_use(backups: Backups) -> None:
+    folder = backups.site.folder
+    keys = {path.name: path.read_bytes() for path in (folder / "keys").iterdir()}
+    backups.site.start()
+    backups.site.client().acquire(FQRN, "/nightlies", hostname="before")
+    manifest = backups.take()
+    file = Path(backups.store.url.removeprefix("file://")) / manifest.name
+    shutil.rmtree(folder / "keys")
+    before = {path: path.read_bytes() for path in (folder / "ledger.db", backups.site.file)}
+    code, text = run("restore", str(file), "--keys-only")
+    assert (code, "SIGHUP" in text) == (0, True), text
+    assert {path.name: path.read_bytes() for path in (folder / "keys").iterdir()} == keys
+    assert (folder / "keys" / f"{FQRN}.key").stat().st_mode & 0o777 == 0o600
+    assert len(backups.site.client().leases()) == 1
+    assert {path: path.read_bytes() for path in before} == before
+    assert list(restores_of(backups.site.site.ledger)) == []
+    assert run("restore", str(file), "--keys-only")[0] == 0, "again, it changes nothing"
+    assert len(list((folder / "keys").iterdir())) == len(keys)
+
+
+def test_another_key_is_replaced_only_if_asked_for_and_is_kept_aside(backups: Backups, tmp_path: Path) -> None:
+    backups.take()
+    (name,) = names_in(backups.store)
+    folder, file = backups.site.folder / "keys", Path(backups.store.url.removeprefix("file://")) / name
+    key, certificate = folder / f"{FQRN}.key", folder / f"{FQRN}.crt"
+    right = key.read_bytes()
+    key.write_text("another")
+    certificate.unlink()
+    code, text = run("restore", name, "--keys-only")
+    assert (code, "is another key" in text) == (2, True), text
+    assert (key.read_text(), certificate.exists()) == ("another", False)
+    (tmp_path / "wrong").write_text("another passphrase")
+    assert run("restore", name, "--keys-only", "--replace-keys", "--passphrase-file", str(tmp_path / "wrong"))[0] == 2
+    assert key.read_text() == "another"
+    data = bytearray(file.read_bytes())  # a ledger that is damaged is no part of it
+    data[-10_000:] = b"?" * 10_000
+    file.write_bytes(data)
+    assert run("check")[0] == 2
+    code, text = run("restore", name, "--keys-only", "--replace-keys")
+    assert code == 0, text
+    (aside,) = folder.glob("*.replaced")
+    assert (key.read_bytes(), aside.read_text(), str(aside) in text) == (right, "another", True)
+    assert certificate.exists()
+    for words in (("--keys-only", "--no-keys"), ("--replace-keys",)):
+        assert run("restore", name, *words)[0] == 2
+
+
+def test_keys_of_another_site_and_a_backup_without_keys_are_refused(backups: Backups) -> None:
+    making.create(backups.site.site, backups.store, now=now(), to=None)
+    code, text = run("restore", "latest", "--keys-only")
+    assert (code, "it has no keys" in text) == (2, True), text
+    backups.take()
+    repository = backups.site.settings["repositories"].pop(FQRN)
+    backups.site.configure(repositories={"other.example.org": repository})
+    shutil.rmtree(backups.site.folder / "keys")
+    code, text = run("restore", backups.manifests[-1].name, "--keys-only")
+    assert (code, "none of which the configuration has" in text) == (2, True), text
+    assert not (backups.site.folder / "keys").exists()
+
+
+def test_the_folder_of_backups_is_made_for_this_account_alone(backups: Backups) -> None:
+    folder = Path(backups.store.url.removeprefix("file://"))
+    backups.take()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o750)
+    backups.take()
+    assert folder.stat().st_mode & 0o777 == 0o750, "what a person set stays"
+    assert {path.stat().st_mode & 0o777 for path in folder.glob("*.backup")} == {0o600}
+
+
 @pytest.mark.parametrize("rest", ["ledger.db-wal", "gateway.db-journal"])
 def test_what_is_left_of_a_lost_database_is_not_played_into_the_restored_one(backups: Backups, rest: str) -> None:
     backups.site.start()
