@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import tarfile
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import closing
@@ -190,8 +191,10 @@ def test_another_key_is_replaced_only_if_asked_for_and_is_kept_aside(backups: Ba
     (tmp_path / "wrong").write_text("another passphrase")
     assert run("restore", name, "--keys-only", "--replace-keys", "--passphrase-file", str(tmp_path / "wrong"))[0] == 2
     assert key.read_text() == "another"
+    with tarfile.open(file) as parts:
+        ledger = parts.getmember(BackupPart.LEDGER.value)
     data = bytearray(file.read_bytes())  # a ledger that is damaged is no part of it
-    data[-10_000:] = b"?" * 10_000
+    data[ledger.offset_data : ledger.offset_data + ledger.size] = b"?" * ledger.size
     file.write_bytes(data)
     assert run("check")[0] == 2
     code, text = run("restore", name, "--keys-only", "--replace-keys")
