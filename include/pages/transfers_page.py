@@ -181,7 +181,7 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         f"complete transfers {owner or ''}": lambda: rows.counts_of_states(ledger, remembered, owner, rows.COMPLETE),
         f"ended transfers {owner or ''}": lambda: (
             rows.hours(ledger, remembered, owner, now=asked.now, count=hours),
-            rows.days(ledger, owner, now=asked.now),
+            remembered(("days", owner), lambda: rows.days(ledger, owner, now=asked.now)),
             remembered(("rates", owner), lambda: rows.link_rates(ledger, owner, now=asked.now)),
         ),
     })  # fmt: skip
