@@ -107,7 +107,7 @@ def restore_keys(
     """Restore the key files alone, while services may be at work; a line about each. Nothing else is read or changed.
 
     Raises BackupError before anything is changed: BACKUP_DAMAGED, BACKUP_OF_ANOTHER, KEYS_LOCKED, and RESTORE_IN_USE
-    where a key differs and `options` do not replace it.
+    where a key differs and `options` do not replace it. After a kill it can be run again.
     """
     manifest = backup.manifest
     _require_of(manifest, settings)
@@ -116,7 +116,7 @@ def restore_keys(
     keys = _Keys(backup, settings, options)
     with of_files(manifest.name, settings.gateway.keys):
         keys.require_place()
-        return [*keys.set_aside(now), keys.restore()]
+        return [*keys.replace(now), keys.restore()]
 
 
 def _require_of(manifest: BackupManifest, settings: SiteSettings) -> None:
@@ -341,16 +341,22 @@ class _Keys:
         files = ((self.folder / name, content) for name, content in self.files.items())
         return [path for path, content in files if path.exists() and path.read_bytes() != content]
 
-    def set_aside(self, now: datetime) -> Iterator[str]:
-        """Rename other keys of the same names, so that no program takes them for keys; a line about each."""
+    def replace(self, now: datetime) -> Iterator[str]:
+        """Put keys in the place of others of the same names, which are renamed; a line about each."""
         if not self.folder.is_dir():
             return
         with locked_keys(self.folder):
-            for path in self._differing():
+            others, staged = self._differing(), self.folder / ".restoring"
+            shutil.rmtree(staged, ignore_errors=True)  # of one that was killed
+            for path in others:  # all are on the disk before the first is renamed
+                save_key_file(staged, path.stem, KeyFile(path.suffix), self.files[path.name])
+            for path in others:
                 aside = path.with_name(f"{path.name}.{now.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}.replaced")
                 path.rename(aside)
-                self.options.on_step(f"key {path.name} set aside")
+                (staged / path.name).rename(path)
+                self.options.on_step(f"key {path.name} replaced")
                 yield f"another key {path.name}: renamed to {aside}"
+            shutil.rmtree(staged, ignore_errors=True)
 
     def restore(self) -> str:
         if BackupPart.KEYS not in self.backup.manifest.parts:

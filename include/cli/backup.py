@@ -240,7 +240,8 @@ def upgrade(
             if plan.fault is not None:
                 raise plan.fault
             raise typer.Exit(1 if plan.changes else 0)
-        if not upgrading.plan_upgrade(settings, secrets, settings_path()).changes:
+        plan = upgrading.plan_upgrade(settings, secrets, settings_path())
+        if plan.fault is None and not plan.changes:
             typer.echo("nothing to change")
         for line in upgrading.upgrade(settings, secrets, settings_path()):
             typer.echo(printable(line))

@@ -37,6 +37,10 @@ class ServiceAnswer(Generic[T]):
     value: T | None = None
     fault: str | None = None
 
+    def is_late(self, now: datetime) -> bool:
+        """Tell whether it is still to come; a fault is an answer."""
+        return self.value is None and (self.at is None or (now - self.at).total_seconds() >= OLD_S)
+
 
 NOT_YET: ServiceAnswer[object] = ServiceAnswer(fault="no answer yet")
 
@@ -46,7 +50,7 @@ class Answers:
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._clock = clock
-        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="nightshift-pages")
+        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="nightshift-pages")
         self._lock = threading.Lock()
         self._asked: dict[str, Future[None]] = {}
         self._answers: dict[str, ServiceAnswer[object]] = {}

@@ -222,7 +222,12 @@ def _files(asked: Asked, slot: Slot, pair: tuple[str, str], change: view.Artifac
         before, after = (rows.places_of(asked.site.ledger, row.id).get(change.name) if row else None for row in rows_)
         if before is None or after is None:
             return "the ledger does not have where it is"
+        if before == after:
+            return "both builds have it at the same path, and the store has the later one"
         tree = asked.site.head(slot.repository).revision
+        gone = [path for path in (before, after) if tree.lookup(path) is None]
+        if gone:
+            return f"{gone[0]} is not in the repository any more"
         return view.FileDifference.of(diff(tree, tree, before, moved=after), before)
 
     return asked.remembered(("files", slot.name, pair, change), compare, kept_s=COMPARED_S)

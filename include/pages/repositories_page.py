@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Row, func, select
 
-from include.cvmfs.errors import CvmfsError
+from include.cvmfs.errors import CatalogError, CvmfsError
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.manifest import Manifest
@@ -266,7 +266,11 @@ def sizes_over_time(site: Site, fqrn: str) -> list[view.RevisionSize]:
     return sizes
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def _sums(site: Site, fqrn: str, root: ObjectHash) -> Counts:
-    with closing(CatalogCache(site.repository_store(fqrn, quick=True)).open(root)) as catalog:
+    store = site.repository_store(fqrn, quick=True)
+    stored = store.head(root.with_suffix(CATALOG).key)
+    if stored is not None and stored.size > ROOT_BYTES:
+        raise CatalogError("", f"the root catalog {root} is too large to be read for a page")
+    with closing(CatalogCache(store).open(root)) as catalog:
         return catalog.statistics.total

@@ -133,7 +133,7 @@ def read_overview(asked: Asked) -> dict[str, Any]:
         return values | {"figures": None, "every": OLD_S}
     figures = _figures(asked, selection, given.get("finding"))
     answers = [*figures["counted"], *([figures["rest"]["ended"]] if figures["rest"] else [])]
-    waits = any(answer.value is None for answer in answers)
+    waits = any(answer.is_late(asked.now) for answer in answers)
     return values | {"figures": figures, "every": SOON_S if waits else OVERVIEW_EVERY_S}
 
 
@@ -168,11 +168,10 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
     if chosen.workflow is not None:
         whole = status.TransferFilter(owner=owner, workflow=chosen.workflow)
         of_it = asked.services.ask(
-            f"transfers of workflow {chosen.workflow!r} {owner or ''}",
-            lambda: remembered(("transfers", whole), lambda: status.count_transfers(ledger, whole)),
+            f"transfers of workflow {chosen.workflow!r} {owner or ''}", lambda: _workflow(asked, whole)
         )
-        counts = _tables(of_it.value or (), chosen)
-        progress = None if of_it.value is None else _workflow(asked, whole, of_it.value)
+        files, progress = of_it.value or ((), None)
+        counts = _tables(files, chosen)
         empty = {"counted": (of_it,), "rest": None, "whose": owner}
         return empty | {"counts": counts, "limits": _limits(asked, counts), "workflow": progress}
     hours = min(24, asked.site.settings.stageout.archive_hours)
@@ -225,12 +224,13 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
 
 
 def _workflow(
-    asked: Asked, whole: status.TransferFilter, counts: tuple[status.TransferCount, ...]
-) -> dict[str, Any] | None:
-    """The progress of the workflow of one user, what keeps files from their end, and the lists of copies."""
+    asked: Asked, whole: status.TransferFilter
+) -> tuple[tuple[status.TransferCount, ...], dict[str, Any] | None]:
+    """Counts of a workflow; of one user's also its progress, what keeps files from their end, and lists of copies."""
     owner, name, ledger = whole.owner, whole.workflow, asked.site.ledger
+    counts = asked.remembered(("transfers", whole), lambda: status.count_transfers(ledger, whole))
     if owner is None or name is None:
-        return None
+        return counts, None
     archived, waits, (lately, within) = asked.remembered(
         ("workflow", whole),
         lambda: (
@@ -241,7 +241,7 @@ def _workflow(
     )
     files = status.sum_counts((*counts, *archived), lambda count: count.state)
     lists = urlencode({"user": owner, "workflow": name})
-    return {
+    return counts, {
         "progress": view.progress_of(files, lately, within),
         "waits": [(group, view.help_of(group.state, group.failure)) for group in waits],
         "lists": [(form.value, f"{API}/copies?{lists}&format={form.value}") for form in ListFormat],

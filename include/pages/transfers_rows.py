@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import product
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, and_, func, select, true
@@ -175,23 +174,30 @@ class WaitingGroup:
 def waiting_groups(bind: Bind, owner: str, workflow: str, *, limit: int = FAILURES) -> list[WaitingGroup]:
     """Return what keeps the transfers of a workflow from their end, those with most files first.
 
-    `limit`: transfers of each state that are read of 500 requests; those that only wait for their turn are in no group.
+    `limit`: transfers of each state that are read; those that only wait for their turn are not among the groups.
     """
     columns, requests, queues = stageout_transfers.c, stageout_requests.c, stageout_queues.c
-    query = select(queues.source, queues.destination, columns.failure, columns.reason).limit(limit)
+    query = select(queues.source, queues.destination, columns.failure, columns.reason)
     query = query.join_from(stageout_transfers, stageout_queues, columns.queue == queues.id)
     query = query.with_hint(stageout_transfers, "FORCE INDEX (ix_stageout_transfers_request_state_queue)", "mysql")
     of_workflow = select(requests.id).where(requests.owner == owner, requests.workflow == workflow)
     files, reasons = Counter[tuple[str, str, TransferState, str | None]](), {}
     with reading(bind) as connection:
         ids = connection.scalars(of_workflow).all()
-        # by request and one state: only then both databases take the index that has the two
-        for piece, state in product(pieces(ids), (*TROUBLED, *HOLDABLE)):
-            for row in connection.execute(query.where(columns.request.in_(piece), columns.state == state.value)):
-                if state in TROUBLED or row.reason.startswith(HELD):
-                    key = (row.source, row.destination, state, row.failure)
-                    files[key] += 1
-                    reasons[key] = row.reason
+        for state in (*TROUBLED, *HOLDABLE):
+            left = limit
+            # by request and one state: only then both databases take the index that has the two
+            for piece in pieces(ids):
+                some = query.where(columns.request.in_(piece), columns.state == state.value).limit(left)
+                read = connection.execute(some).all()
+                for row in read:
+                    if state in TROUBLED or row.reason.startswith(HELD):
+                        key = (row.source, row.destination, state, row.failure)
+                        files[key] += 1
+                        reasons[key] = row.reason
+                left -= len(read)
+                if not left:
+                    break
     return [WaitingGroup(*key, reasons[key], number) for key, number in files.most_common()]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, func, literal, or_, select
@@ -18,7 +18,7 @@ from include.ledger.engine import Bind, reading
 from include.settings.sites import RemoteSite
 from include.stageout.errors import StageoutError
 from include.stageout.files import digest_of
-from include.stageout.requests import pieces, rows_in
+from include.stageout.requests import AT_ONCE, pieces, rows_in
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.tables import (
     stageout_analytics,
@@ -35,7 +35,9 @@ MAX_PAGE = 1000
 SPAN = 20_000
 """Ids that a page of a filter without owner and workflow looks through."""
 NEWEST = 64
-"""Requests of a workflow that are looked through first: a page is nearly always filled from them."""
+"""Requests of a workflow that are looked through at once for a page."""
+MIXED = timedelta(minutes=2)
+"""Requests that came within this time may have their transfers' ids mixed: one may wait for rows that others hold."""
 _BY_QUEUE = "FORCE INDEX (ix_stageout_transfers_state_queue_due_at)"
 K = TypeVar("K", bound=Hashable)
 
@@ -151,7 +153,7 @@ def count_transfers(bind: Bind, wanted: TransferFilter) -> tuple[TransferCount, 
             columns.state, columns.queue
         )
         queues = _queues(connection, wanted)
-        for query in _narrowed(connection, counted, wanted, queues):
+        for query, _ in _narrowed(connection, counted, wanted, queues, AT_ONCE):
             for row in connection.execute(query):
                 found[row.queue, row.state] = found.get((row.queue, row.state), 0) + row.files
         known = _queue_names(connection, {queue for queue, _ in found})
@@ -216,7 +218,7 @@ def list_transfers(
             ids = [number for number in few if number >= low][: limit + 1]
         if archived:
             ids += connection.scalars(_archived_ids(wanted, low, top, limit + 1))
-        chosen = sorted(ids, reverse=True)
+        chosen = sorted(set(ids), reverse=True)  # one that is just being archived may be in both
         rows = _statuses(connection, chosen[:limit])
     if len(chosen) > limit:
         return TransferPage(rows, chosen[limit - 1])
@@ -344,9 +346,9 @@ def _queue_names(connection: Connection, queues: Iterable[int]) -> dict[int, tup
 
 
 def _narrowed(
-    connection: Connection, query: Select[Any], wanted: TransferFilter, queues: Sequence[int] | None
-) -> Iterator[Select[Any]]:
-    """The query for the transfers that are wanted, in pieces; those of a workflow by request, the newest first."""
+    connection: Connection, query: Select[Any], wanted: TransferFilter, queues: Sequence[int] | None, at_once: int
+) -> Iterator[tuple[Select[Any], Sequence[datetime]]]:
+    """The query for what is wanted, in pieces; for a workflow by its requests, the newest first, with their times."""
     columns = stageout_transfers.c
     query = query.where(*_of_file(stageout_transfers, wanted))
     if wanted.states or wanted.workflow is None:  # the index by request has no states
@@ -354,22 +356,19 @@ def _narrowed(
     if wanted.workflow is not None:
         where = [stageout_requests.c.workflow == wanted.workflow]
         where += [stageout_requests.c.owner == wanted.owner] if wanted.owner is not None else []
-        newest = select(stageout_requests.c.id).where(*where).order_by(stageout_requests.c.id.desc())
-        requests = list(connection.scalars(newest))
+        newest = select(stageout_requests.c.id, stageout_requests.c.created_at).where(*where)
+        requests = connection.execute(newest.order_by(stageout_requests.c.id.desc())).all()
         query = query.with_hint(stageout_transfers, "FORCE INDEX (ix_stageout_transfers_request_state_queue)", "mysql")
         if queues is not None and _of_link(stageout_queues, wanted):
             link = select(stageout_queues.c.id).where(*_of_link(stageout_queues, wanted))
             query = query.where(columns.queue.in_(link))
-        for piece in (requests[:NEWEST], requests[NEWEST : 2 * NEWEST], *pieces(requests[2 * NEWEST :])):
-            if piece:
-                yield query.where(columns.request.in_(piece))
+        for start in range(0, len(requests), at_once):
+            ids, times = zip(*requests[start : start + at_once], strict=True)
+            yield query.where(columns.request.in_(ids)), times
         return
     query = query.with_hint(stageout_transfers, _BY_QUEUE, "mysql")
-    if queues is None:
-        yield query
-        return
-    for piece in pieces(queues):
-        yield query.where(columns.queue.in_(piece))
+    for piece in [None] if queues is None else pieces(queues):
+        yield query if piece is None else query.where(columns.queue.in_(piece)), ()
 
 
 def _live_ids(connection: Connection, wanted: TransferFilter, low: int, top: int, limit: int) -> list[int]:
@@ -386,11 +385,13 @@ def _live_ids(connection: Connection, wanted: TransferFilter, low: int, top: int
         return list(connection.scalars(newest.where(*where)))
     queues = _queues(connection, wanted)
     found: list[int] = []
-    for query in _narrowed(connection, newest, wanted, queues):
-        enough = wanted.workflow is not None and len(found) >= limit
-        found += connection.scalars(query)
-        if enough:  # the piece before had as many; files of two requests that came at once may be mixed
+    until: datetime | None = None
+    for query, times in _narrowed(connection, newest, wanted, queues, NEWEST):
+        if until is not None and times[0] < until:
             break
+        found += connection.scalars(query)
+        if times and until is None and len(found) >= limit:
+            until = times[-1] - MIXED
     return sorted(found, reverse=True)[:limit]
 
 
@@ -422,12 +423,8 @@ def _few_ids(connection: Connection, wanted: TransferFilter, top: int) -> list[i
 
 def _archived_ids(wanted: TransferFilter, low: int, top: int, limit: int) -> Select[tuple[int]]:
     columns = stageout_archive.c
-    where = [
-        columns.id >= low,
-        columns.id < top,
-        *_of_link(stageout_archive, wanted),
-        *_of_file(stageout_archive, wanted),
-    ]
+    where = [columns.id >= low, columns.id < top, *_of_link(stageout_archive, wanted)]
+    where += _of_file(stageout_archive, wanted)
     where += [columns[name] == getattr(wanted, name) for name in ("owner", "workflow") if getattr(wanted, name)]
     if wanted.states:
         where.append(columns.state.in_([state.value for state in wanted.states]))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, text, update
 
 from include.stageout import status
 from include.stageout.archive import archive_transfers, history
@@ -26,6 +26,7 @@ from include.stageout.status import (
     waiting_since,
     workflow_status,
 )
+from include.stageout.tables import stageout_transfers
 from tests.fakes.places import put_in
 from tests.fakes.transfers import NOW, recorded, request_of
 
@@ -223,7 +224,8 @@ def test_a_choice_of_very_many_fetches_a_page_of_ids(ledger, monkeypatch):
 
 def test_a_page_of_a_workflow_is_read_from_its_newest_requests(ledger, monkeypatch):
     monkeypatch.setattr(status, "NEWEST", 1)
-    ids = [number for _ in range(5) for number in sorted(recorded(ledger, 2))]
+    times = [NOW - timedelta(minutes=minutes) for minutes in (40, 30, 20, 2, 1)]
+    ids = [number for at in times for number in sorted(recorded(ledger, 2, now=at))]
     statements = []
 
     @event.listens_for(ledger, "before_cursor_execute")
@@ -235,3 +237,14 @@ def test_a_page_of_a_workflow_is_read_from_its_newest_requests(ledger, monkeypat
     event.remove(ledger, "before_cursor_execute", count)
     assert ([row.id for row in page.rows], len(statements)) == ([ids[-1]], 2)
     assert all_pages(ledger, TransferFilter(workflow="workflow"), 3) == ids[::-1]
+
+
+def test_a_request_that_waited_for_others_is_on_a_page_of_its_workflow(ledger, monkeypatch):
+    monkeypatch.setattr(status, "NEWEST", 1)
+    slow, *others = (sorted(recorded(ledger, 2, now=NOW + number * timedelta(seconds=20))) for number in range(5))
+    later = [number + 100 for number in slow]
+    with ledger.begin() as connection:  # as if its rows were the last to be written
+        columns = stageout_transfers.c
+        connection.execute(update(stageout_transfers).where(columns.id.in_(slow)).values(id=columns.id + 100))
+    expected = sorted([*later, *(number for group in others for number in group)], reverse=True)
+    assert all_pages(ledger, TransferFilter(workflow="workflow"), 3) == expected
