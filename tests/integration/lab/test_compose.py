@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_keeper_sets_what_each_key_of_the_store_may_do(
         monkeypatch.setenv("NIGHTSHIFT_S3_HOST", LOOPBACK)
         monkeypatch.setenv("NIGHTSHIFT_S3_PORT", str(server.ports.s3))
         monkeypatch.setenv("NIGHTSHIFT_LEDGER_URL", f"sqlite:///{tmp_path}/ledger.db")
-        for line in keeper["command"][-1].split(" && "):
+        for line in re.split(r" && | \|\| [^;]*; ", keeper["command"][-1]):
             words = line.split()[1:]
             done = CliRunner().invoke(assemble(words), words)
             assert done.exit_code == 0, (line, done.output)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sysconfig
 import tomllib
 from datetime import timedelta
@@ -94,6 +96,27 @@ def test_every_program_that_a_container_of_ours_calls_is_in_the_environment() ->
             lines = words[2].split(" && ") if words[0] == "sh" else [words[0]]
             for program in (line.split()[0] for line in lines):
                 assert shutil.which(program, path=programs), (name, program)
+
+
+@pytest.mark.parametrize(
+    ("refused", "last", "code"), [("no store", "repo", 0), ("builds", "repo", 0), ("cvmfs", "settings", 1)]
+)
+def test_keeper_goes_on_without_the_bucket_of_builds_and_ends_without_that_of_the_repository(
+    tmp_path: Path, refused: str, last: str, code: int
+) -> None:
+    stub = tmp_path / "nightshift"
+    stub.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in *"--store {refused} "*) exit 1;; esac\n')
+    stub.chmod(0o700)
+    account = {"NIGHTSHIFT_S3_KIND": "aws", "NIGHTSHIFT_S3_ACCOUNT": "123456789012"}
+    command = compose.load({**SECRETS, **account})["services"]["keeper"]["command"]
+    done = subprocess.run(command, env={"PATH": f"{tmp_path}:{os.defpath}"}, capture_output=True, text=True)
+    assert done.returncode == code
+    assert ("store builds is left as it is" in done.stdout) == (refused == "builds")
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[-1].split()[0] == last
+    own = [line for line in calls if line.startswith("settings roles")]
+    assert [line.split()[3] for line in own] == ["builds", "cvmfs"]
+    assert all("--server aws --account=123456789012 --owner store_cvmfs" in line for line in own)
 
 
 # -- how they find each other

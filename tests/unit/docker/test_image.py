@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.fakes import compose
 
 ROOT = compose.ROOT
@@ -96,3 +98,16 @@ def test_the_script_adds_what_a_file_lacks_and_replaces_no_secret(tmp_path: Path
     second = made(path)
     assert second.pop("NIGHTSHIFT_CONFIG") == "mine"
     assert {name for name in first if first[name] != second[name]} == {"CELERY_PASSWORD"}
+
+
+@pytest.mark.parametrize(
+    "last", ["NIGHTSHIFT_CONFIG=mine", "NIGHTSHIFT_CONFIG=mine\n", "", "JWT_SECRET=", 'JWT_SECRET=""\n']
+)
+def test_the_script_keeps_a_last_line_without_an_end_and_fills_an_empty_value(tmp_path: Path, last: str) -> None:
+    path = tmp_path / "env"
+    path.write_text(f'CELERY_PASSWORD="mine\'s"\n{last}')
+    values = made(path)
+    assert values.pop("NIGHTSHIFT_CONFIG", "mine") == "mine"
+    assert values.keys() == compose.required()
+    assert values["CELERY_PASSWORD"] == '"mine\'s"'
+    assert len(values["JWT_SECRET"]) >= 64
