@@ -79,8 +79,8 @@ class AirflowApi:
 
     def paused(self) -> dict[str, bool]:
         """Every DAG that Airflow has read, and whether it is paused."""
-        found = self._json("GET", "/api/v2/dags", params={"limit": PAGE, "exclude_stale": True})["dags"]
-        return {dag["dag_id"]: dag["is_paused"] for dag in found}
+        listed = self._listed("/api/v2/dags", "dags", exclude_stale=True, order_by="dag_id")
+        return {dag["dag_id"]: dag["is_paused"] for dag in listed}
 
     def unpause(self, dag_id: str) -> None:
         self.pause(dag_id, paused=False)
@@ -117,20 +117,21 @@ class AirflowApi:
 
     def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """All task instances of a run, mapped ones one by one."""
-        found: list[dict[str, Any]] = []
-        while True:
-            page = self._json(
-                "GET",
-                f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances",
-                params={"limit": PAGE, "offset": len(found), "order_by": "id"},
-            )
-            found += page["task_instances"]
-            if len(found) >= page["total_entries"] or not page["task_instances"]:
-                return found
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
+        return self._listed(path, "task_instances", order_by="id")
 
     def ask(self, method: str, path: str, **arguments: Any) -> Any:
         """Any other call: the JSON that Airflow answers to a path below `/api/v2`."""
         return self._call(method, f"/api/v2{path}", **arguments).json()
+
+    def _listed(self, path: str, name: str, **params: Any) -> list[dict[str, Any]]:
+        """All entries of a list, page by page. `name`: its key in the answer."""
+        entries: list[dict[str, Any]] = []
+        while True:
+            page = self._json("GET", path, params={**params, "limit": PAGE, "offset": len(entries)})
+            entries += page[name]
+            if len(entries) >= page["total_entries"] or not page[name]:
+                return entries
 
     def _json(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
         return self._call(method, path, **arguments).json()  # type: ignore[no-any-return]

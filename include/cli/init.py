@@ -48,7 +48,7 @@ gateway:
   insecure: "${{NIGHTSHIFT_GATEWAY_INSECURE:-false}}"
   state: "${{NIGHTSHIFT_VAR:-var}}/gateway/state.db"
 
-# The lab and docker/compose.yaml set these.
+# The lab sets these, docker/compose.yaml the first from docker/.env.
 airflow_connection: "${{NIGHTSHIFT_AIRFLOW_CONNECTION:-}}"
 metrics_connection: "${{NIGHTSHIFT_METRICS_CONNECTION:-}}"
 consumer_timeout_hours: "${{NIGHTSHIFT_CONSUMER_TIMEOUT_HOURS:-}}"

@@ -227,8 +227,9 @@ def audit(
         return
     for entry in entries:
         act = f"{entry.kind} (dry run)" if entry.dry_run else entry.kind
-        by = entry.who or entry.run or "unknown"
-        typer.echo(printable(f"{entry.at:%Y-%m-%dT%H:%M:%SZ}  {act}: {entry.what}; by {by}: {entry.why}"))
+        name = entry.who or entry.run
+        by = f"by {name}" if name else "by whom is not recorded"
+        typer.echo(printable(f"{entry.at:%Y-%m-%dT%H:%M:%SZ}  {act}: {entry.what}; {by}: {entry.why}"))
     if not entries:
         typer.echo("no such act is recorded")
 

@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from sqlalchemy import Boolean, Column, Connection, Index, Table, delete, insert
+from sqlalchemy import Boolean, Column, Connection, Index, Table, delete, insert, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from include.ledger.engine import Bind, writing
 from include.ledger.errors import LedgerError
 from include.ledger.metadata import ROW_ID, TABLE_OPTIONS, UtcTime, exact, long_text, metadata
 
-KEPT, MOST = timedelta(days=730), 500_000
-"""Time that an act is kept, and the number of acts: the oldest go with the next one."""
+KEPT, CLEANING_KEPT, MOST = timedelta(days=730), timedelta(days=30), 500_000
+"""Time that an act is kept, and that of cleanings; the number of acts of a kind: its oldest go with its next one."""
 SHOWN, LONGEST = 5, 4000
 """Names in the text of an act, and its characters."""
 
@@ -34,6 +35,7 @@ acts = Table(
     Column("dry_run", Boolean, nullable=False),
     Index(None, "at"),
     Index(None, "kind", "at"),
+    Index(None, "who", "at"),
     sqlite_autoincrement=True,
     **TABLE_OPTIONS,
 )
@@ -94,7 +96,7 @@ def named(names: Iterable[str]) -> str:
 
 
 def note_act(bind: Bind, act: Act) -> None:
-    """Record an act in the log of the process and in the ledger; the oldest go. Raises nothing.
+    """Record an act in the log of the process and in the ledger; the oldest of its kind go. Raises nothing.
 
     The act is done, whatever becomes of this: what the ledger does not take is in the log alone.
     """
@@ -108,12 +110,14 @@ def note_act(bind: Bind, act: Act) -> None:
     }  # fmt: skip
 
     def work(connection: Connection) -> None:
-        done = connection.execute(insert(acts).values(row)).inserted_primary_key
-        number = int(done[0]) if done else 0
-        connection.execute(delete(acts).where(acts.c.id <= number - MOST))
-        connection.execute(delete(acts).where(acts.c.at < act.at - KEPT))
+        connection.execute(insert(acts).values(row))
+        # by kind: passes that clean by the minute leave the acts of people alone
+        alike, newest = acts.c.kind == act.kind.value, acts.c.at.desc()
+        oldest = act.at - (CLEANING_KEPT if act.kind is ActKind.CLEANING else KEPT)
+        last = connection.scalar(select(acts.c.at).where(alike).order_by(newest).offset(MOST - 1).limit(1))
+        connection.execute(delete(acts).where(alike, acts.c.at < max(oldest, last or oldest)))
 
     try:
         writing(bind, work)
-    except LedgerError as error:
+    except (LedgerError, SQLAlchemyError, ValueError) as error:
         log.warning("the audit has this act in the log alone: %s", error)

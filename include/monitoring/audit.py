@@ -68,7 +68,10 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditChoice:
-    """A choice of entries; None: any. `who`: a name, also without its machine; `since` and `until`: the period."""
+    """A choice of entries; None: any, but no cleanings of sources without a kind.
+
+    `who`: a name, also without its machine; `since` and `until`: the period.
+    """
 
     kind: str | None = None
     who: str | None = None
@@ -123,7 +126,7 @@ _SOURCES = (
     ),
     _Source(
         cache_runs, (TRIM,), None, cache_runs.c.ended_at, None,
-        lambda row: (row["cache"], "the cache is above its marks", None, row["dry_run"]),
+        lambda row: (row["cache"], "trim of the cache", None, row["dry_run"]),
         (cache_runs.c.kind == CacheRunKind.TRIM.value,),
     ),
 )  # fmt: skip
@@ -158,6 +161,8 @@ def _where(source: _Source, number: int, choice: AuditChoice, below: AuditKey | 
             return None
         if source.kind is not None:
             where.append(source.kind == choice.kind)
+    elif source.table is acts:  # each pass of the cleaner is there: they would fill the list
+        where.append(acts.c.kind != ActKind.CLEANING.value)
     if choice.who is not None:
         if source.who is None:
             return None

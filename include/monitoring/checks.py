@@ -14,7 +14,7 @@ from include.airflow_api import site_api
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.coordination.freeze import look
-from include.cvmfs.errors import CvmfsError, LibraryMissing
+from include.cvmfs.errors import CvmfsError, LibraryMissing, WhitelistExpired
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.objects import Compressor
 from include.cvmfs.revision.repository import Repository
@@ -234,7 +234,7 @@ class Outlook:
     """State of what ends or stands still before anything fails.
 
     Attributes:
-        whitelists: When the whitelist that readers get ends, by repository; only verified ones.
+        whitelists: When the whitelist that readers get ends or has ended, by repository; only verified ones.
         paused: Whether a DAG is paused, of those that the site needs; empty where Airflow cannot be asked.
     """
 
@@ -253,9 +253,13 @@ def look_ahead(site: Site, *, limit_s: float = LIMIT_S) -> Outlook:
     paused: dict[str, bool] = {}
 
     def ending(fqrn: str) -> Iterator[Finding]:
-        whitelist = site.repository(fqrn).trusted.whitelist
-        if whitelist is not None:
-            whitelists[fqrn] = whitelist.expires
+        try:
+            whitelist = site.repository(fqrn).trusted.whitelist
+        except WhitelistExpired as over:
+            whitelists[fqrn] = over.expires
+        else:
+            if whitelist is not None:
+                whitelists[fqrn] = whitelist.expires
         yield from ()
 
     def pausing() -> Iterator[Finding]:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -403,7 +404,10 @@ class Scrape:
 
     def _page(self) -> bytes:
         registry = CollectorRegistry()
-        registry.register(SiteFigures(self._site(), self.health(), datetime.now(UTC), self.ahead()))
+        with ThreadPoolExecutor(1) as beside:  # both may wait for their whole limit: one after the other is too late
+            ahead = beside.submit(self.ahead)
+            health = self.health()
+            registry.register(SiteFigures(self._site(), health, datetime.now(UTC), ahead.result()))
         return generate_latest(registry)
 
 

@@ -100,7 +100,10 @@ def opened(site: Site, name: str, role: Role = Role.PUBLISHER) -> Store:
 def look_at_store(site: Site, name: str, *, source: bool = False) -> Iterator[Finding]:
     """Tell whether it answers. `source`: builds are read from here."""
     settings = site.settings.store(name)
-    opened(site, name).head("nightshift-preflight")
+    store = opened(site, name)
+    # a key by role may read below the repositories of the store alone
+    inside = next((each.fqrn for each in site.settings.repositories.values() if each.store == name), None)
+    (store.child(inside) if inside else store).head("nightshift-preflight")
     what = "answers; builds are read from here" if source else "answers"
     yield Finding("store", name, Severity.OK, f"{settings.url} {what}")
 

@@ -45,6 +45,7 @@ interventions = Table(
     Column("until", UtcTime),
     Column("done_at", UtcTime, nullable=False),
     Index(None, "repository"),
+    Index(None, "done_at"),
     **TABLE_OPTIONS,
 )
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, func, select, update
 
 from include.errors import NightshiftError
+from include.ledger.acts import Act, ActKind, note_act
 from include.ledger.engine import Bind, reading, writing
 from include.notify.message import Message, NotifyEvent
 from include.notify.notifier import DeliveryOutcome, Notifier, NotifySite
@@ -173,12 +174,34 @@ def run_pass(
     has begun is finished. `limit`: rows of a batch at most. `say`: takes the counts of each batch that found something.
     """
     accounts = {name: ComponentAccount() for name in components}
+    try:
+        ended = _turns(stageout, components, accounts, now=now, left=left, limit=limit, say=say)
+    finally:
+        # an act of the pass, and none of each batch: a backlog has many
+        if removed := sum(account.counts["cleaned"] for account in accounts.values()):
+            what = f"{removed} sources; each is in the history of its transfer"
+            why, who = "the copy is verified and registered", str(stageout.worker.name)
+            note_act(stageout.ledger, Act(now(), ActKind.CLEANING, what, who, why))
+    return PassAccount(ended, accounts)
+
+
+def _turns(
+    stageout: Stageout,
+    components: Mapping[str, StageoutBatch],
+    accounts: Mapping[str, ComponentAccount],
+    *,
+    now: Callable[[], datetime],
+    left: Callable[[], bool],
+    limit: int,
+    say: Callable[[str, Mapping[str, int]], None],
+) -> PassEnd:
+    """Run the batches of `run_pass`, with their counts in the accounts; return why they ended."""
     at_work = dict(components)
     while at_work:
         busy = False
         for name, component in list(at_work.items()):
             if not left():
-                return PassAccount(PassEnd.TIME, accounts)
+                return PassEnd.TIME
             account = accounts[name]
             try:
                 counts, found = counts_of(component(stageout, now=now, limit=limit))
@@ -193,7 +216,7 @@ def run_pass(
                 say(name, counts)
         if not busy:
             break
-    return PassAccount(PassEnd.IDLE, accounts)
+    return PassEnd.IDLE
 
 
 def counts_of(report: Any) -> tuple[dict[str, int], bool]:

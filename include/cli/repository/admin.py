@@ -23,7 +23,15 @@ from include.cli.repository.open import (
     seconds_now,
     switching,
 )
-from include.cli.repository.repair import faults_of, mend_all, mend_files, mend_manifest, mend_objects, say_faults
+from include.cli.repository.repair import (
+    faults_of,
+    mend_all,
+    mend_files,
+    mend_manifest,
+    mend_objects,
+    mended_text,
+    say_faults,
+)
 from include.cvmfs.errors import CvmfsError
 from include.publishers.capabilities import Operation
 
@@ -56,6 +64,9 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
         site = open_site()
         stale = _invalidated(site, fqrn, layout)
         _, done, facts = _rewritten(site, fqrn, unifier, Operation.REPAIR, dry_run=dry_run)
+        if done.catalogs:
+            what = f"{fqrn}: {done.catalogs} catalogs to {layout.value}, revision {facts['revision']}"
+            by_hand(site, "REPAIR", what, dry_run=dry_run)
     facts |= {
         "layout": layout.value, "mtime_ns_lost": done.mtime_ns,
         "invalidated": [{"path": publication.destination, "run": publication.run_id} for publication in stale],
@@ -71,8 +82,12 @@ def mend_counters(fqrn: str, *, dry_run: bool, as_json: bool) -> None:
     from include.cvmfs.check.check_objects import Recounter
 
     with refusing():
-        recounter, _, facts = _rewritten(open_site(), fqrn, Recounter, Operation.RECOUNT, dry_run=dry_run)
-    wrong = [miscount for path in sorted(recounter.miscounts) for miscount in recounter.miscounts[path]]
+        site = open_site()
+        recounter, done, facts = _rewritten(site, fqrn, Recounter, Operation.RECOUNT, dry_run=dry_run)
+        wrong = [miscount for path in sorted(recounter.miscounts) for miscount in recounter.miscounts[path]]
+        if done.catalogs:
+            what = f"{fqrn}: {len(wrong)} counters, revision {facts['revision']}"
+            by_hand(site, "REPAIR", what, dry_run=dry_run)
     if as_json:
         counters = [{**asdict(miscount), "path": printable(miscount.path) or "/"} for miscount in wrong]
         typer.echo(json.dumps({**facts, "counters": counters}, indent=1))
@@ -267,10 +282,11 @@ def repair(
     if unfinished:
         _remove_unfinished(fqrn, dry_run=dry_run)
     if reflog or metadata or history:
-        site, mended = open_site(), {"tags emptied": history, "metadata": metadata, "reflog": reflog}
+        site = open_site()
         with refusing(), switching(site, fqrn, Operation.REPAIR) as (store, signer):
             mend_files(store, fqrn, signer, history=history, metadata=metadata, reflog=reflog)
-        by_hand(site, "REPAIR", f"{fqrn}: {', '.join(kind for kind, asked in mended.items() if asked)}")
+        what = mended_text(history=history, metadata=metadata, reflog=reflog)
+        by_hand(site, "REPAIR", f"{fqrn}: {what}")
 
 
 def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:

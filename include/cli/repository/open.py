@@ -39,7 +39,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be do
 TagName = Annotated[str | None, typer.Option("--tag", "-n", help="The revision of this tag instead of the newest.")]
 InRepository = Annotated[str, typer.Argument(metavar="PATH", help="Absolute path inside the repository.")]
 log = logging.getLogger(__name__)
-_SPAN = re.compile(r"([0-9]+)([hdw]?)")
+_SPAN = re.compile(r"([0-9]{1,9})([hdw]?)")
+_LONGEST_HOURS = 100 * 366 * 24
 
 
 def open_target(target: str, key_files: Sequence[Path] | None, fqrn: str | None) -> Repository:
@@ -116,7 +117,10 @@ def span(text: str) -> timedelta:
     match = _SPAN.fullmatch(text)
     if not match:
         raise typer.BadParameter(f"{text!r} is no time span; write 36h, 14d or 2w")
-    return timedelta(hours=int(match[1]) * {"h": 1, "d": 24, "": 24, "w": 168}[match[2]])
+    hours = int(match[1]) * {"h": 1, "d": 24, "": 24, "w": 168}[match[2]]
+    if hours > _LONGEST_HOURS:
+        raise typer.BadParameter(f"{text!r} is more than a hundred years")
+    return timedelta(hours=hours)
 
 
 @contextlib.contextmanager

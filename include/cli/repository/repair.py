@@ -49,6 +49,7 @@ def mend_all(fqrn: str, *, dry_run: bool) -> None:
             with switching(site, fqrn, Operation.REPAIR) as (store, signer):
                 metadata, reflog = (any(option in cure for cure in mendable) for option in ("--metadata", "--reflog"))
                 mend_files(store, fqrn, signer, metadata=metadata, reflog=reflog)
+            by_hand(site, "REPAIR", f"{fqrn}: {mended_text(metadata=metadata, reflog=reflog)}")
             faults = faults_of(site, fqrn)
     if faults:
         say_faults(faults)
@@ -95,6 +96,12 @@ def mend_files(
         typer.echo(f"warning: {stale}", err=True)
 
 
+def mended_text(*, history: bool = False, metadata: bool = False, reflog: bool = False) -> str:
+    """Return what `mend_files` was asked for, for the audit."""
+    asked = {"tags emptied": history, "metadata": metadata, "reflog": reflog}
+    return ", ".join(kind for kind, chosen in asked.items() if chosen)
+
+
 def mend_manifest(fqrn: str, *, dry_run: bool) -> None:
     """Sign a manifest for the newest revision that the reflog leads to, where none can be read."""
     from include.cvmfs.commit.repair import rebuild_manifest
@@ -139,7 +146,8 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
         )
         damage.note_report(site.ledger, report, everything=True, now=now)
         damage.forget(site.ledger, fqrn, [lost.hash.key for lost in done.mended])
-        by_hand(site, "REPAIR", f"{fqrn}: {len(done.mended)} objects sent again")
+        if done.mended:
+            by_hand(site, "REPAIR", f"{fqrn}: {len(done.mended)} objects sent again")
     if as_json:
         outcome = {"mended": done.mended, "missing": done.missing}
         typer.echo(json.dumps({name: [lost.as_dict() for lost in these] for name, these in outcome.items()}, indent=1))

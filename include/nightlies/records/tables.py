@@ -258,6 +258,7 @@ questions = Table(
     Column("answered_by", exact(256)),
     Column("comment", long_text(), nullable=False),
     UniqueConstraint("run_id", "number"),
+    Index(None, "answered_at"),
     **TABLE_OPTIONS,
 )
 
@@ -293,5 +294,6 @@ quality = Table(
     Column("fault_rows", JSON),
     UniqueConstraint("run_id", "suite"),
     Index(None, "slot", "build_id"),
+    Index(None, "checked_at"),
     **TABLE_OPTIONS,
 )

@@ -16,7 +16,6 @@ from sqlalchemy import and_, or_, select
 from include.errors import NightshiftError
 from include.federation.records import SITE_FAILED
 from include.fts.states import FailureReason, FailureScope
-from include.ledger.acts import Act, ActKind, note_act
 from include.ledger.engine import reading
 from include.ledger.restores import restores_of
 from include.settings.sites import ChecksumMode, RemoteSite
@@ -84,9 +83,6 @@ def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> Cle
 
     cleaned(partial(claim_transfers, state=_T.CLEANING))
     registered = cleaned(claim_registered)
-    if removed := counts[_T.CLEANED]:
-        what, why = f"{removed} sources; each is in the history of its transfer", "the copy is verified and registered"
-        note_act(stageout.ledger, Act(now(), ActKind.CLEANING, what, str(stageout.worker.name), why))
     return CleanReport(registered, counts[_T.CLEANED], counts[_T.KEPT], counts[None])
 
 

@@ -22,6 +22,7 @@ from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import KeyFile
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import Counts, Statistics
+from include.monitoring.audit import AuditChoice, audit
 from include.nightlies.records import publications as records
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
@@ -341,6 +342,11 @@ def test_catalogs_of_several_layouts_are_named_and_brought_to_one(
     assert held is not None
     assert records.recorded_nested_hash(ledger, FQRN, "/sw/app/v1", sha256) == str(held.hash) != str(other.hash)
     assert "nothing to do" in repo("repair", FQRN, "--catalog-layout").stdout
+    acts = audit(ledger, AuditChoice(kind="repair"))
+    assert [(act.what, act.dry_run) for act in acts] == [
+        (f"{FQRN}: 2 catalogs to 15 columns, revision {before + 1}", False),
+        (f"{FQRN}: 2 catalogs to 15 columns, revision {before}", True),
+    ]
     repo.sound()
     assert "--dry-run is for" in repo("repair", FQRN, "--reflog", "--dry-run", code=2).output
 
@@ -384,6 +390,8 @@ def test_wrong_counters_are_named_and_counted_again(repo: Commands) -> None:
     assert records.recorded_nested_hash(ledger, FQRN, "/sw/app/v1", sha256) == str(held.hash) != str(packed.hash)
     repo.sound()
     assert "nothing to do" in repo("repair", FQRN, "--counters").stdout
+    act = audit(ledger, AuditChoice(kind="repair"))[0]
+    assert (act.what, act.dry_run) == (f"{FQRN}: 2 counters, revision {revision + 1}", False)
     assert repo.json("info", FQRN)["revision"] == revision + 1
     repo("publish", FQRN, "/sw/app/v1", repo.tree("other", new="1"), "--replace")
     repo("publish", FQRN, "/sw/app/v2", repo.tree())

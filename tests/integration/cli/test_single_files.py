@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from include.cli.repository.open import open_site
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META
 from include.cvmfs.format.manifest import Manifest
+from include.monitoring.audit import AuditChoice, audit
 from include.publishers.errors import PublisherError
 from tests.fakes.site import FQRN
 from tests.integration.cli.conftest import Commands
 
+REPAIRS = AuditChoice(kind="repair")
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "lost": lambda _: None,
     "empty": lambda _: b"",
@@ -102,7 +105,9 @@ def test_a_single_file_comes_back_by_the_command_that_is_named(
         published.sound()
         if name in ("certificate", "meta info", "reflog"):  # what costs nothing is mended without an option
             damage(file_of(published, name), how)
+            acts = len(audit(open_site().ledger, REPAIRS))
             published("repair", FQRN)
+            assert len(audit(open_site().ledger, REPAIRS)) == acts + 1
             published.sound()
         published("publish", FQRN, f"/sw/{how}", published.tree(how, more=how))
     published.sound()

@@ -13,11 +13,13 @@ from include.fts.errors import FtsUnreachable
 from include.fts.states import FailureReason
 from include.ledger.engine import reading
 from include.ledger.restores import LedgerRestore, accept, note
+from include.monitoring.audit import AuditChoice, audit
 from include.settings.sites import ChecksumMode
 from include.stageout.archive import history
 from include.stageout.components.cleaner import CleanReport, clean
 from include.stageout.components.retry_manager import keep
 from include.stageout.findings import GIVEN_UP
+from include.stageout.passes import run_pass
 from include.stageout.places.facts import FileFacts
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
@@ -356,3 +358,11 @@ def test_a_slow_pass_keeps_its_claim_until_the_removal(ledger, place, stageout):
             return place.remove(names)
 
     assert clean(with_copies(ledger, Slow()), now=lambda: clock[0], limit=100).cleaned == 1
+
+
+def test_a_pass_of_many_batches_is_an_act_in_the_audit(ledger, place, stageout):
+    left(ledger, place, T.CLEANING, 5)
+    done = run_pass(stageout, {"clean": clean}, now=lambda: NOW, left=lambda: True, limit=2)
+    assert done.components["clean"].batches == 4
+    (act,) = audit(ledger, AuditChoice(kind="sources cleaned"))
+    assert act.what.startswith("5 sources")

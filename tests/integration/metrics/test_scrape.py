@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,9 +15,10 @@ from sqlalchemy import insert, update
 
 from include.cli.repository.open import open_site as of_environment
 from include.cvmfs.collect.report import CollectionReport, LostObject
+from include.cvmfs.commit.create import resign
 from include.gateway.client.client import GatewayClient
 from include.ledger.engine import writing
-from include.monitoring import checks
+from include.monitoring import checks, metrics
 from include.monitoring.checks import look_at_health
 from include.monitoring.findings import Severity
 from include.monitoring.metrics import Scrape
@@ -38,7 +40,7 @@ from include.stageout.tables import stageout_transfers
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.places import put_in
-from tests.fakes.site import FQRN
+from tests.fakes.site import FQRN, MASTER
 from tests.fakes.transfers import recorded
 from tests.fakes.transfers_site import transfers_site
 from tests.integration.cli.conftest import Commands, repo
@@ -92,6 +94,19 @@ def test_the_days_of_the_whitelist_and_needed_dags_that_are_paused_are_on_the_pa
     site.settings = site.settings.model_copy(update={"airflow_connection": "airflow"})
     found = figures(site)
     assert (found["nightshift_dag_paused", "leases"], found["nightshift_dag_paused", "repository_care"]) == (0, 1)
+
+
+def test_a_whitelist_that_has_ended_stays_on_the_page(site: Site) -> None:
+    resign(site.repository_store(FQRN), FQRN, MASTER, now=NOW - 48 * HOUR, validity=24 * HOUR)
+    assert -2 < figures(site)["nightshift_whitelist_days", FQRN] < 0
+
+
+def test_parts_and_what_is_ahead_are_read_side_by_side(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2, timeout=20)
+    health, ahead = metrics.look_at_health, metrics.look_ahead
+    monkeypatch.setattr(metrics, "look_at_health", lambda site: (both.wait(), health(site))[1])
+    monkeypatch.setattr(metrics, "look_ahead", lambda site: (both.wait(), ahead(site))[1])
+    assert figures(site)["nightshift_part_up", "ledger", "ledger"] == 1
 
 
 def test_a_store_that_does_not_answer_leaves_the_whitelist_out_and_the_page_is_there(site: Site) -> None:

@@ -22,6 +22,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.upload import RECORD_BYTES
 from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import GatewayUnreachable
+from include.monitoring.audit import AuditChoice, audit
 from include.nightlies.records import builds, damage
 from include.nightlies.records.publications import history, publications_of_run
 from include.nightlies.records.tables import changesets
@@ -361,6 +362,9 @@ def test_what_a_check_finds_is_noted_and_a_tree_that_has_it_mends_it(nights: Nig
     assert code == 1
     assert f"needed by {at}/lib/common.so" in said
     assert "1 objects" in said
+    assert run("repair", FQRN, "--objects", str(tmp_path / "part"))[0] == 1  # sends nothing
+    (act,) = audit(nights.site.ledger, AuditChoice(kind="repair"))
+    assert act.what == f"{FQRN}: 1 objects sent again"
     assert lost(nights) == [f"{at}/lib/common.so"]
 
     (tmp_path / "whole.tar.gz").write_bytes(tree(FILES))

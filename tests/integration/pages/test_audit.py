@@ -7,10 +7,11 @@ import json
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 from typer.testing import CliRunner
 
 from include.aliencache.records import CacheRun, CacheRunKind, note_cache_run
@@ -122,6 +123,7 @@ def test_other_tables_of_the_ledger_are_in_the_same_list(site: Site) -> None:
         (TRIM, ""), (RESTORE, "carl"), (THAW, "bob"), ("undo", "ann@airflow"), (FREEZE, "ann"),
     ]  # fmt: skip
     assert listed[0].dry_run
+    assert listed[0].why == "trim of the cache"
     assert "not accepted yet" in listed[1].why
     assert listed[-1].why == "store moves"
     assert [entry.kind for entry in audit(site.ledger, AuditChoice(since=NOW + 3 * HOUR))] == [TRIM, RESTORE]
@@ -164,6 +166,9 @@ def test_commands_that_remove_are_in_the_audit_and_it_is_listed(site: Site, repo
     assert entry["what"] == f"{FQRN}: v1"
     assert "@" in str(entry["who"])
     assert listed("--who", "nobody-of-that-name") == []
+    far = CliRunner().invoke(assemble(["audit"]), ["audit", "--since", "999999w"])
+    assert far.exit_code == 2
+    assert "more than a hundred years" in far.output
 
 
 def test_an_act_that_the_ledger_cannot_take_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -175,6 +180,13 @@ def test_an_act_that_the_ledger_cannot_take_is_in_the_log(tmp_path: Path, caplog
     empty.dispose()
 
 
+def test_an_act_of_a_name_that_no_ledger_takes_does_not_end_its_command(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    note_act(site.ledger, done(1, who="ann\udcff"))
+    assert "in the log alone" in caplog.text
+
+
 def test_the_oldest_acts_go(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def count() -> int:
         with reading(site.ledger) as connection:
@@ -183,11 +195,48 @@ def test_the_oldest_acts_go(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
     def at(moment: datetime) -> None:
         note_act(site.ledger, Act(moment, ActKind.TAGS, "act", "ann", "rule"))
 
+    note_act(site.ledger, Act(NOW - ledger_acts.CLEANING_KEPT - HOUR, ActKind.CLEANING, "1 sources", "task", "rule"))
     at(NOW - ledger_acts.KEPT - HOUR)
     at(NOW - HOUR)
-    assert count() == 2
+    assert count() == 3
     at(NOW)
-    assert count() == 2
+    assert count() == 3
+    note_act(site.ledger, Act(NOW, ActKind.CLEANING, "1 sources", "task", "rule"))
+    assert count() == 3  # those of cleanings go sooner
     monkeypatch.setattr(ledger_acts, "MOST", 1)
-    at(NOW)
-    assert count() == 1
+    at(NOW + HOUR)
+    assert count() == 2
+    for number in range(3):  # however many passes clean, the acts of people stay
+        note_act(site.ledger, Act(NOW + number * HOUR, ActKind.CLEANING, "1 sources", "task", "rule"))
+    assert count() == 2
+    assert [entry.kind for entry in audit(site.ledger, AuditChoice())] == [ActKind.TAGS.value]
+    (cleaned,) = audit(site.ledger, AuditChoice(kind=ActKind.CLEANING.value))
+    assert cleaned.at == NOW + 2 * HOUR
+
+
+def test_a_trim_without_a_person_is_not_said_to_have_a_run(operator: TestClient, site: Site, repo: Commands) -> None:
+    note_cache_run(site.ledger, CacheRun("west", CacheRunKind.TRIM, NOW, False, {}))
+    page = operator.get("/audit").text
+    assert ("not recorded" in page, "see the run" in page) == (True, False)
+    listed = CliRunner().invoke(assemble(["audit"]), ["audit"], catch_exceptions=False).stdout
+    assert "cache trimmed: west; by whom is not recorded: trim of the cache" in listed
+
+
+def test_the_newest_acts_are_read_in_the_order_of_an_index(site: Site) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def heard(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(site.ledger, "before_cursor_execute", heard)
+    audit(site.ledger, AuditChoice())
+    event.remove(site.ledger, "before_cursor_execute", heard)
+    plans = {}
+    with reading(site.ledger) as connection:
+        for statement, parameters in asked:
+            if "FROM " in statement:
+                rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+                plans[statement.partition("FROM ")[2].split()[0]] = " ".join(str(row[-1]) for row in rows)
+    for table in ("acts", "interventions", "questions", "quality"):
+        assert f"USING INDEX ix_{table}_" in plans[table], plans[table]
+        assert "TEMP B-TREE" not in plans[table], plans[table]

@@ -10,7 +10,7 @@ import pytest
 
 from include.cli.settings import policies
 from include.monitoring.findings import Severity
-from include.monitoring.store_checks import look_at_collector, roles
+from include.monitoring.store_checks import look_at_collector, look_at_store, roles
 from include.settings.load import parse
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
@@ -69,6 +69,8 @@ def test_the_gateway_founds_a_publisher_cannot_and_the_collector_deletes(on_site
     found_stores(on_site, {"main"}, say=print)
     assert found_repository(on_site, FQRN, say=print)
     assert on_site.repository(FQRN).verified
+    (looked,) = look_at_store(on_site, "main")  # with the key that publishes
+    assert looked.severity is Severity.OK
     publisher, gateway = on_site.repository_store(FQRN), on_site.manifest_store(FQRN)
     data, version = publisher.get_versioned(".cvmfspublished")
     publisher.put("data/zz/cd", b"object")

@@ -170,6 +170,21 @@ def test_every_connection_of_the_configuration_is_there_where_it_is_used() -> No
     assert EnvSecrets(CONTAINERS["gateway"]["environment"]).get("gateway_admin").login
 
 
+def test_checks_ask_airflow_where_the_site_names_whom_and_nowhere_else() -> None:
+    reader = {
+        "NIGHTSHIFT_AIRFLOW_CONNECTION": "airflow_api",
+        "AIRFLOW_CONN_AIRFLOW_API": "http://checks:pw@api-server:8080",
+    }
+    filled = compose.load({**SECRETS, **reader})["services"]
+    assert {name for name, one in filled.items() if "checks:pw" in str(one)} == {"api-server", "collector"}
+    for name in ("api-server", "collector"):
+        environment = filled[name]["environment"]
+        connection = load(ROOT / "config/site.yaml", environ={**IMAGE, **environment}).airflow_connection
+        asked = EnvSecrets(environment).get(connection or "")
+        assert (asked.host, asked.port, asked.login) == ("api-server", 8080, "checks")
+        assert site(name).airflow_connection is None
+
+
 def test_database_and_broker_know_the_passwords_that_airflow_uses() -> None:
     roles = CONTAINERS["postgres"]["environment"]
     database = f"postgresql+psycopg2://airflow:{roles['AIRFLOW_PASSWORD']}@postgres/airflow"
@@ -210,7 +225,9 @@ def test_every_variable_has_a_default_or_says_what_to_do_and_every_anchor_is_use
     secret = re.compile(r"PASS|SECRET|KEY|CONN|BACKEND|BROKER|LEDGER_URL")
     for name, service in SERVICES.items():
         for key, value in service.get("environment", {}).items():
-            if secret.search(key) and not key.endswith(("MARIADB_RANDOM_ROOT_PASSWORD", "_CONNECTION")):
+            if key == "AIRFLOW_CONN_AIRFLOW_API":  # a site makes the account, or goes without
+                assert value == f"${{{key}:-}}", name
+            elif secret.search(key) and not key.endswith(("MARIADB_RANDOM_ROOT_PASSWORD", "_CONNECTION")):
                 assert ":?run docker/make-env}" in value, (name, key)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from include.airflow_api import AirflowApi
 from include.gateway.client.values import LeaseInfo
 from include.ledger.migrate import migrate
 from include.monitoring import airflow_checks, store_checks
@@ -238,3 +239,16 @@ def test_the_last_build_of_which_something_was_published_is_taken(with_ledger: S
     record(with_ledger, 19, publish=False)
     (finding,) = airflow_checks.look_at_bounds(with_ledger, "main")
     assert finding.seen.startswith("1 artifacts of build b18 of 2026-11-18 take at least: the longest artifact 2.5 min")
+
+
+def test_dags_of_every_page_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {f"dag_{number:03}": number % 2 == 0 for number in range(250)}
+
+    def page(_: AirflowApi, method: str, path: str, *, params: dict[str, Any]) -> dict[str, Any]:
+        assert (method, path) == ("GET", "/api/v2/dags")
+        first = params.get("offset", 0)
+        rows = [{"dag_id": dag_id, "is_paused": paused} for dag_id, paused in states.items()]
+        return {"dags": rows[first : first + params["limit"]], "total_entries": len(rows)}
+
+    monkeypatch.setattr(AirflowApi, "_json", page)
+    assert AirflowApi("http://airflow", "checks", "password").paused() == states

@@ -1,4 +1,4 @@
-"""A table of destructive acts: who did what, when and why."""
+"""A table of destructive acts: who did what, when and why; indexes by time of the other tables of the audit."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ acts = sa.Table(
     sa.Column("dry_run", sa.Boolean, nullable=False),
     sa.Index(None, "at"),
     sa.Index(None, "kind", "at"),
+    sa.Index(None, "who", "at"),
     sqlite_autoincrement=True, **TABLE_OPTIONS,
 )  # fmt: skip
+
+TIMES = {"questions": "answered_at", "quality": "checked_at", "interventions": "done_at"}
 
 
 def upgrade() -> None:
@@ -34,3 +37,7 @@ def upgrade() -> None:
     acts.create(connection, checkfirst=True)
     for index in acts.indexes:
         index.create(connection, checkfirst=True)
+    for table, column in TIMES.items():
+        name = f"ix_{table}_{column}"
+        if name not in {index["name"] for index in sa.inspect(connection).get_indexes(table)}:
+            op.create_index(name, table, [column])
