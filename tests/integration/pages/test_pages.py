@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
@@ -183,21 +184,22 @@ def test_two_builds_are_compared_by_artifacts_sizes_and_files(
     client: TestClient, site: Site, night: Night, repo: Commands
 ) -> None:
     before = Night(site, day=DAY - timedelta(days=1))
-    before.listed("A/x86", "B/x86", "same/x86")
-    night.listed("C/x86", "A/x86", "same/x86")
-    for day in (before, night):
+    before.listed("A/x86", "B/x86", "D/x86", "same/x86")
+    night.listed("C/x86", "A/x86", "D/x86", "same/x86")
+    for day, project in product((before, night), "AD"):
         build = builds.build(site.ledger, "main", f"b{day.day:%d}")
         assert build is not None
-        record = build.artifact("A", "x86")
+        record = build.artifact(project, "x86")
         assert record is not None
         with site.ledger.begin() as connection:
             values = {"sha256": f"{day.day:%d}" * 32}
             connection.execute(update(artifacts).where(artifacts.c.id == record.id).values(**values))
         folder = repo.tree(str(day.day), **{"only": "x", f"at-{day.day}": "y", "text": str(day.day)})
-        key = PublicationKey(FQRN, f"/nightlies/main/{day.day}/A/x86", f"d/{day.day}")
-        repo("publish", FQRN, key.destination, folder)
+        key = PublicationKey(FQRN, f"/nightlies/main/{day.day}/{project}/x86", f"d/{day.day}")
+        if (project, day) != ("D", before):
+            repo("publish", FQRN, key.destination, folder)
         records.plan(site.ledger, key, Planned(record.id, f"{day.day:%d}" * 32), try_number=1, now=NOW)
-        figures = Figures(files=3, bytes=1000 * day.day.day)
+        figures = Figures(files=3, bytes=1000 * day.day.day * (project == "A"))
         unchanged = Move(State.UNCHANGED, Phase.PREPARE, "is there", figures)
         day.moved(key, Move(State.PREPARING, Phase.PREPARE, "try 1"), unchanged)
     link = re.search(r'id="night-compare" href="([^"#]+)', client.get(NIGHT).text)
@@ -206,12 +208,19 @@ def test_two_builds_are_compared_by_artifacts_sizes_and_files(
     page = client.get(url).text
     table = page.partition('aria-label="Difference of two builds"')[2].partition("</table>")[0]
     shown = [re.sub(r"<[^>]+>|\s+", " ", row).split()[:3] for row in table.split("<tr>")[2:]]
-    assert shown == [["A/x86", "~", "changed"], ["B/x86", "\N{MINUS SIGN}", "gone"], ["C/x86", "+", "new"]]
+    assert shown == [
+        ["A/x86", "~", "changed"],
+        ["B/x86", "\N{MINUS SIGN}", "gone"],
+        ["C/x86", "+", "new"],
+        ["D/x86", "~", "changed"],
+    ]
     assert "20.0 kB before, 21.0 kB now. 1 artifacts are the same" in page
     assert "+1.0 kB" in table
     page = next(text for _ in range(200) if "no answer yet" not in (text := client.get(f"{url}&files=A/x86").text))
     assert re.search(r"</span> 1 added, .* 1 changed, .* 1 removed", page)
     assert f"<code>+ /at-{DAY}</code>" in page
+    page = next(text for _ in range(200) if "no answer yet" not in (text := client.get(f"{url}&files=D/x86").text))
+    assert f"/nightlies/main/{before.day}/D/x86 is not in the repository any more" in page
     answer = client.get(f"{NIGHT}&compare={HOSTILE}")
     assert (answer.status_code, "parameter compare" in answer.text) == (400, True)
 
