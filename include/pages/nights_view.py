@@ -15,6 +15,7 @@ from include.cvmfs.sources.source import printable
 from include.monitoring.summary import ArtifactOutcome, Line, Summary
 from include.nightlies.records.progress import NotedProgress
 from include.nightlies.records.quality import ArtifactFigures, NightFigures
+from include.nightlies.rules.publication import Wait
 from include.nightlies.rules.states import Phase, Skip, State
 from include.pages.charts import DrawnSpan, points, spans, timeline
 from include.pages.publications_view import cure_of
@@ -320,7 +321,7 @@ def course_of(cell: ArtifactCell, prepared_since: datetime | None, now: datetime
         until(end, NightPhase.WAITING)
     elif row.state is State.PUBLISHING:
         until(row.updated_at, second)
-        until(end, NightPhase.PUBLISH)
+        until(end, NightPhase.WAITING if Wait.of_reason(row.reason) else NightPhase.PUBLISH)
     elif row.state.good and row.phase is Phase.PUBLISH and hung_s:
         until(end - timedelta(seconds=hung_s), second)
         until(end, NightPhase.PUBLISH)

@@ -33,6 +33,7 @@ _TRY = {
     Phase.PUBLISH: publications.c.publish_try,
 }
 _REASON_LENGTH = 4000
+_WAITING = {State.PREPARED, State.PUBLISHING}
 _OUTCOME = ("code", "skip_reason", "blocked_by")
 _BEGUN_AGAIN = (
     "state", "reason", "artifact", "artifact_sha256", "phase", "try_number", "plan_try", "seconds", "updated_at",
@@ -125,20 +126,34 @@ def move(
     return writing(bind, work)
 
 
-def note_wait(bind: Bind, waiting: Publication, what: str, *, now: datetime) -> None:
-    """Record as the reason what a prepared publication waits for, and since when; the same again changes nothing.
+def note_wait(
+    bind: Bind, waits: Mapping[PublicationKey, Wait | None], what: str | None, *, try_number: int, now: datetime
+) -> None:
+    """Record as the reason what prepared publications wait for, and since when; the same again changes nothing.
 
-    Its state and the time of its last move stay. A ledger that does not answer stops nothing.
+    State and time of the last move stay, and so does the beginning of a wait that is for something else now. `waits`:
+    as this try read them, since its own moves replace the reason. `what`: None if they are published from `now` on.
+    Nothing is recorded of a try that was replaced. A ledger that does not answer stops nothing.
     """
-    before = Wait.of_reason(waiting.reason)
-    if before is not None and before.what == what:
-        return
-    held = (publications.c.id == waiting.id, publications.c.state.in_([State.PREPARED.value, State.PUBLISHING.value]))
-    statement = update(publications).where(*held).values(reason=str(Wait(now, what))[:_REASON_LENGTH])
+
+    def work(connection: Connection) -> None:
+        for key, read in waits.items():
+            row = _locked(connection, key)
+            if row is None or State(row["state"]) not in _WAITING or row["publish_try"] > try_number:
+                continue
+            before = Wait.of_reason(row["reason"])
+            if what is not None:
+                before = before or read
+                reason = str(Wait(before.since if before else now, what))[:_REASON_LENGTH]
+                if reason != row["reason"]:
+                    _set(connection, key, {"reason": reason})
+            elif before is not None:
+                _set(connection, key, {"reason": f"try {try_number}", "updated_at": now})
+
     try:
-        writing(bind, lambda connection: connection.execute(statement))
+        writing(bind, work)
     except LedgerError as error:
-        log.info("what publication %d waits for is not recorded: %s", waiting.id, error)
+        log.info("what %s waits for is not recorded: %s", ", ".join(map(str, waits)), error)
 
 
 def publication(bind: Bind, key: PublicationKey) -> Publication | None:

@@ -126,6 +126,7 @@ class DependencyPending(StepError):
 
     def __init__(self, artifact: str, reason: str, *, repository: str, path: str) -> None:
         self.artifact = artifact
+        self.reason = reason
         self.repository = repository
         self.path = path
         super().__init__(f"artifact {artifact}: {reason}; {self.hint}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -19,6 +19,7 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.sources.source import printable
+from include.errors import code_of
 from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
@@ -26,7 +27,7 @@ from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.records import builds, damage, publications as records, undos as undone
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.dependencies import Readiness, readiness
-from include.nightlies.rules.publication import Figures, Move, Publication, Wait
+from include.nightlies.rules.publication import Figures, Move, Publication, PublicationKey, Wait
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved, tree_digest_of
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore
@@ -62,13 +63,29 @@ def publish_batch(
     attempt outlasts.
     """
     outcome = PublishOutcome()
+    waits: dict[PublicationKey, Wait | None] = dict.fromkeys(map(batch.key, batch.items))
+    try:
+        _publish_each(site, attempt, batch, ended, waits, outcome)
+    except Exception as error:
+        if isinstance(error, RepositoryFrozen | RepositoryDisabled) or attempt.outlasts(error):
+            _note_wait(site, attempt, waits, error)
+        raise
+    return outcome
+
+
+def _publish_each(
+    site: Site, attempt: Attempt, batch: Batch, ended: Mapping[str, str], waits: dict[PublicationKey, Wait | None],
+    outcome: PublishOutcome,
+) -> None:  # fmt: skip
     publisher = site.publisher(batch.repository)
     planned = _planned(site.ledger, batch)
     for item in batch.items:
-        publication = records.publication(site.ledger, batch.key(item))
+        key = batch.key(item)
+        publication = records.publication(site.ledger, key)
         try:
             if publication is None:
-                raise PublicationUnknown(str(batch.key(item)))
+                raise PublicationUnknown(str(key))
+            waits[key] = Wait.of_reason(publication.reason)
             if publication.state.good or publication.state is State.SKIPPED:
                 log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
             elif publication.changeset is None or _given_up(publication, attempt.number):
@@ -85,8 +102,7 @@ def publish_batch(
             raise  # nothing is wrong with the artifact: the caller waits, and calls again
         except (PathBusy, DependencyPending, CollectionRunning) as busy:
             outcome.busy[item.name] = busy
-            if publication is not None:
-                records.note_wait(site.ledger, publication, _what_holds(busy), now=attempt.clock())
+            _note_wait(site, attempt, {key: waits[key]}, busy)
             log.info("%s: %s", item.name, busy)
         except Exception as error:
             if attempt.outlasts(error):
@@ -95,14 +111,30 @@ def publish_batch(
             outcome.failures[item.name] = error
             planned = _planned(site.ledger, batch)
             log.warning("%s: %s", item.name, error)
-    return outcome
 
 
-def _what_holds(busy: PathBusy | DependencyPending | CollectionRunning) -> str:
+def _note_wait(
+    site: Site, attempt: Attempt, waits: Mapping[PublicationKey, Wait | None], holds: Exception | None
+) -> None:
+    what = None if holds is None else _what_holds(holds)
+    records.note_wait(site.ledger, waits, what, try_number=attempt.number, now=attempt.clock())
+
+
+def _what_holds(error: Exception) -> str:
     """Return what an artifact waits for, in the same words as long as it is the same."""
-    if not isinstance(busy, PathBusy):
-        return str(busy)
-    return f"the lease on {busy.path or '/'}, held by {busy.holder.hostname if busy.holder else 'an unknown holder'}"
+    match error:
+        case PathBusy():
+            holder = error.holder.hostname if error.holder else "an unknown holder"
+            return f"the lease on {error.path or '/'}, held by {holder}"
+        case DependencyPending():
+            return error.reason
+        case CollectionRunning():
+            return f"the sweep of collection {error.number}"
+        case RepositoryFrozen():
+            return f"repository {error.fqrn}, which is {error.detail}"
+        case RepositoryDisabled():
+            return f"repository {error.repository}, which is disabled at its gateway"
+    return f"an outage, {code_of(error)}"
 
 
 def _planned(ledger: Bind, batch: Batch) -> dict[str, Publication]:
@@ -178,7 +210,7 @@ class _Publishing:
 
     def run(self) -> Publication:
         """Publish it and record that. Raises what is to be tried later; what failed is recorded."""
-        item, publication = self.item, self.publication
+        item, publication, began = self.item, self.publication, self.attempt.clock()
         try:
             done = self._hung_or_prepared_again()
         except (PathBusy, CollectionRunning, RepositoryFrozen, RepositoryDisabled):
@@ -196,7 +228,7 @@ class _Publishing:
             reason = f"{reason}; prepared again, since {self.again}"
         wait = Wait.of_reason(publication.reason)
         if wait is not None:
-            reason = f"{reason}; {wait.ended(self.attempt.clock())}"
+            reason = f"{reason}; {wait.ended(began)}"
         reason = "; ".join([reason, *(self.changeset.notes if self.changeset else ())])
         log.info("%s: %s, %s, lease held %.3f s", item.name, state.value, reason, done.lease_held_s)
         figures = _figures(done, self._prepared() if self.again else Figures())
@@ -235,8 +267,15 @@ class _Publishing:
         tag = NewTag(batch.tag, f"{item.destination} from {printable(item.source)}") if batch.tag else None
         return self.publisher.publish(
             changeset, holder=attempt.holder, now=attempt.clock(), replace=batch.replace, tag=tag,
-            on_lease=attempt.on_lease,
+            on_lease=self._on_lease,
         )  # fmt: skip
+
+    def _on_lease(self, drop: Callable[[], object]) -> None:
+        if self.attempt.on_lease is not None:
+            self.attempt.on_lease(drop)
+        wait = Wait.of_reason(self.publication.reason)
+        if wait is not None:
+            _note_wait(self.site, self.attempt, {self.publication.key: wait}, None)
 
     def _prepare_again(self, stale: Exception) -> Changeset:
         log.warning("%s: preparing it again: %s", self.item.name, stale)

@@ -15,7 +15,7 @@ from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown
 from include.nightlies.records import builds, progress, publications as records, undos as created
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.index import Artifact, BuildIndex, RejectedArtifact
-from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
+from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey, Wait
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.prepare import PROGRESS_EVERY, _ProgressRecorder
 from include.settings.model import StoreSettings
@@ -384,3 +384,29 @@ def test_a_build_that_a_backfill_brings_later_is_not_the_build_before(ledger):
     assert (before(23), before(22), before(20)) == ("b20", "b20", None)
     seen(24, 9)
     assert before(24) == "b23"
+
+
+def test_a_wait_keeps_its_beginning_whatever_it_is_for_and_is_that_of_the_try_that_waits_now(ledger):
+    records.plan(ledger, KEY, Planned(), try_number=1, now=NOW)
+    go(ledger, State.PREPARING, Phase.PREPARE)
+    go(ledger, State.PREPARED, Phase.PREPARE)
+
+    def noted(what, minutes, *, read=None, try_number=1):
+        records.note_wait(ledger, {KEY: read}, what, try_number=try_number, now=later(minutes))
+        return records.publication(ledger, KEY)
+
+    first = Wait(later(2).replace(microsecond=0), "a lease of A")
+    assert noted(first.what, 2).reason == str(first)
+    long = noted("B" * 5000, 3)
+    assert Wait.of_reason(long.reason).since == first.since
+    assert noted("B" * 5000, 4) == long
+    # the move of the next try replaces the reason; what it read before has the beginning
+    go(ledger, State.PUBLISHING, Phase.PUBLISH, 2, reason="try 2")
+    waiting = noted(first.what, 5, read=first, try_number=2)
+    assert waiting.reason == str(first)
+    assert noted("what a replaced try waits for", 6, read=first) == noted(None, 6) == waiting
+    busy = noted(None, 7, try_number=2)
+    assert (busy.reason, busy.updated_at) == ("try 2", later(7))
+    assert noted(None, 8, try_number=2) == busy
+    go(ledger, State.PUBLISHED, Phase.PUBLISH, 2)
+    assert noted("nothing", 9, try_number=2).reason == State.PUBLISHED.value

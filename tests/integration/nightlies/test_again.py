@@ -89,8 +89,11 @@ def test_while_a_collection_runs_a_publication_waits_for_its_shards_and_is_prepa
         return CHECKS["collection"].look(lambda: nights.site, **what).ready
 
     assert not ready()
+    reason = nights.publication(batch).reason
     collector.sweep_shards(max(waiting.shards))
     assert not ready()
+    assert nights.publish(batch, try_number=1).busy
+    assert nights.publication(batch).reason == reason, "it waits for the same, since the same time"
     collector.sweep_shards(max(waiting.shards) + 1)
     assert ready()
     outcome = nights.publish(batch, try_number=1)
@@ -119,7 +122,7 @@ def away(*_: object, **__: object) -> None:
     raise Unavailable("no answer", key="data", cause="connection")
 
 
-def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(
+def test_an_outage_that_is_waited_out_fails_nothing_and_the_same_try_goes_on(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(*_: object, **__: object) -> None:

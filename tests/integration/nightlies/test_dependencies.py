@@ -7,6 +7,8 @@ from datetime import date, timedelta
 
 import pytest
 
+from include.cvmfs.errors import RepositoryFrozen
+from include.gateway.errors import GatewayUnreachable
 from include.monitoring.render import read_summary
 from include.nightlies.records import publications as records
 from include.nightlies.rules.passes import Pass, PassDecision, Turn
@@ -19,11 +21,13 @@ from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run
+from include.provenance.interventions import freeze, thaw
+from include.publishers.native import NativePublisher
 from include.settings.model import Slot
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.nights import Nights, night_of
-from tests.site import now
+from tests.site import FQRN, now
 
 HOUR = timedelta(hours=1)
 
@@ -63,7 +67,7 @@ def test_what_comes_too_early_waits_until_what_it_depends_on_is_published(nights
         assert isinstance(busy, DependencyPending)
         assert busy.time_remaining_s > 3600
         row = row_of(nights, batches[name])
-        assert (row.state, row.reason.partition(" UTC: ")[2]) == (State.PREPARED, str(busy))
+        assert (row.state, row.reason.partition(" UTC: ")[2]) == (State.PREPARED, busy.reason)
         publish_batch(nights.site, attempt(), batches[name])
         assert row_of(nights, batches[name]) == row, "it waits for the same, since the same time"
     assert nights.revision == before
@@ -73,6 +77,7 @@ def test_what_comes_too_early_waits_until_what_it_depends_on_is_published(nights
         assert done.state is State.PUBLISHED
         reasons.append(done.reason)
     assert ["waited " in reason for reason in reasons] == [False, True, True]
+    assert reasons[1].endswith(" s: it depends on A/x86_64 (prepared)")
 
 
 def test_who_holds_the_path_that_an_artifact_waits_for_is_recorded(nights: Nights) -> None:
@@ -90,6 +95,58 @@ def test_who_holds_the_path_that_an_artifact_waits_for_is_recorded(nights: Night
         gateway.drop(lease)
     (done,) = publish_batch(nights.site, attempt(), batch).done
     assert done.reason.endswith(f" s: {held}")
+
+
+def test_a_wait_ends_with_the_lease_and_goes_on_since_its_beginning_if_the_gateway_is_away_then(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, passed = now().replace(microsecond=0), [timedelta()]
+
+    def lease(_: object) -> None:
+        passed.append(passed[-1] + timedelta(minutes=1))
+
+    (batch,) = planned(nights, Build("2026-11-02").add("A", "x86_64", tree({"file": b"a"}))).values()
+    nights.prepare(batch)
+    this_try = replace(attempt(outlast=True, clock=lambda: began + passed[-1]), on_lease=lease)
+    with nights.site.gateway(batch.repository) as gateway:
+        held = gateway.acquire(batch.repository, batch.items[0].destination, hostname="d/r/other try 1")
+        assert publish_batch(nights.site, this_try, batch).busy
+        gateway.drop(held)
+    waiting, during = nights.publication(batch), list[Publication]()
+
+    def away(*_: object) -> None:
+        during.append(nights.publication(batch))
+        raise GatewayUnreachable("no connection")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NativePublisher, "_commit", away)
+        with pytest.raises(GatewayUnreachable):
+            publish_batch(nights.site, this_try, batch)
+    assert [(row.state, row.reason) for row in during] == [(State.PUBLISHING, "try 1")]
+    assert during[0].updated_at - waiting.updated_at == timedelta(minutes=1)
+    before, after = (Wait.of_reason(row.reason) for row in (waiting, nights.publication(batch)))
+    assert before is not None
+    assert after == replace(before, what="an outage, gateway-unreachable")
+    (done,) = publish_batch(nights.site, this_try, batch).done
+    assert done.reason.endswith("; waited 60 s: an outage, gateway-unreachable"), "publishing took another minute"
+
+
+def test_what_a_freeze_keeps_out_says_so_until_it_is_published(nights: Nights) -> None:
+    (batch,) = planned(nights, Build("2026-11-02").add("A", "x86_64", tree({"file": b"a"}))).values()
+    nights.prepare(batch)
+    freeze(nights.site, FQRN, reason="disks are moved", who="ann", until=None, now=now())
+    rows = []
+    for _ in range(2):
+        with pytest.raises(RepositoryFrozen):
+            publish_batch(nights.site, attempt(), batch)
+        rows.append(nights.publication(batch))
+    assert rows[0] == rows[1]
+    wait = Wait.of_reason(rows[0].reason)
+    assert wait is not None
+    assert wait.what.startswith(f"repository {FQRN}, which is frozen since")
+    thaw(nights.site, FQRN, who="ann", now=now())
+    (done,) = publish_batch(nights.site, attempt(), batch).done
+    assert done.reason.endswith(f" s: {wait.what}")
 
 
 def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_are_skipped(nights: Nights) -> None:

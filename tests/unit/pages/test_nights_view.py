@@ -10,6 +10,7 @@ import pytest
 from include.nightlies.records.progress import NotedProgress
 from include.nightlies.records.quality import ArtifactFigures, NightFigures
 from include.nightlies.rules.build import BuildKey
+from include.nightlies.rules.publication import Wait
 from include.nightlies.rules.states import Phase, Skip, State
 from include.pages.app import number, span
 from include.pages.nights_view import (
@@ -153,6 +154,8 @@ def test_a_course_goes_on_until_now_while_it_is_under_way() -> None:
     assert course(State.PREPARING, since=None, **moved) == [("waits", 300), ("prepare", 900)]
     assert course(State.PREPARED, **moved) == [("waits", 60), ("prepare", 120), ("prepare", 120), ("waits", 900)]
     assert course(State.PUBLISHING, **moved) == [("waits", 60), ("prepare", 120), ("waits", 120), ("publish", 900)]
+    held = str(Wait(NOW + 5 * MINUTE, "the lease on /d, held by another"))
+    assert {*course(State.PUBLISHING, reason=held, **moved)[2:]} == {("waits", 120), ("waits", 900)}
 
 
 def test_a_lease_ends_before_what_is_done_without_it() -> None:
