@@ -132,7 +132,8 @@ def read_overview(asked: Asked) -> dict[str, Any]:
     if after is not None:
         return values | {"figures": None, "every": OLD_S}
     figures = _figures(asked, selection, given.get("finding"))
-    answers = [*figures["counted"], *([figures["rest"]["ended"]] if figures["rest"] else [])]
+    rest = figures["rest"]
+    answers = [*figures["counted"], *([rest["ended"], rest["trouble"]] if rest else [])]
     waits = any(answer.is_late(asked.now) for answer in answers)
     return values | {"figures": figures, "every": SOON_S if waits else OVERVIEW_EVERY_S}
 
@@ -175,13 +176,22 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         empty = {"counted": (of_it,), "rest": None, "whose": owner}
         return empty | {"counts": counts, "limits": _limits(asked, counts), "workflow": progress}
     hours = min(24, asked.site.settings.stageout.archive_hours)
-    *counted, ended = asked.services.ask_all({
+    *counted, ended, trouble = asked.services.ask_all({
         f"other transfers {owner or ''}": lambda: rows.counts_of_states(ledger, remembered, owner, rows.NOT_COMPLETE),
         f"complete transfers {owner or ''}": lambda: rows.counts_of_states(ledger, remembered, owner, rows.COMPLETE),
         f"ended transfers {owner or ''}": lambda: (
             rows.hours(ledger, remembered, owner, now=asked.now, count=hours),
             remembered(("days", owner), lambda: rows.days(ledger, owner, now=asked.now)),
             remembered(("rates", owner), lambda: rows.link_rates(ledger, owner, now=asked.now)),
+        ),
+        f"trouble of transfers {owner or ''} {finding or ''}": lambda: remembered(
+            ("trouble", owner, finding),
+            lambda: (
+                rows.oldest_due(ledger, owner),
+                rows.held(ledger, owner),
+                rows.findings(ledger, owner, finding),
+                rows.failures(ledger, owner),
+            ),
         ),
     })  # fmt: skip
 
@@ -192,16 +202,7 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
     answered = tuple(answer.value is not None for answer in counted)
     counts = remembered(("tables", owner, link, answered), tables)
     by_hour, by_day, (rates, since) = ended.value or ((), (), ((), asked.now))
-    oldest, held, findings, failed = remembered(
-        ("trouble", owner, finding),
-        lambda: (
-            rows.oldest_due(ledger, owner),
-            rows.held(ledger, owner),
-            rows.findings(ledger, owner, finding),
-            rows.failures(ledger, owner),
-        ),
-    )
-    kinds, shown = findings
+    oldest, held, (kinds, shown), failed = trouble.value or ({}, [], ({}, []), [])
     rest = {
         "oldest": oldest,
         "held": held,
@@ -211,6 +212,7 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         "kinds": kinds,
         "failures": [(row, view.retries_of(row.failure), view.help_of(row.state, row.failure)) for row in failed],
         "ended": ended,
+        "trouble": trouble,
         "rates": rates,
         "since": since,
         "rate_figure": view.rate_figure(rates, since, asked.now) if rates else None,

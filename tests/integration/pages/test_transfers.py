@@ -103,7 +103,7 @@ def test_a_part_without_an_answer_yet_is_asked_for_again_soon(olga: Viewer, monk
     assert f'data-every="{transfers_page.SOON_S}"' in olga("transfers/live")
     hangs.set()
     assert done.wait(60)
-    page = olga("transfers/live")
+    page = olga.whole("transfers/live")
     assert "no answer yet" not in page
     assert f'data-every="{transfers_page.OVERVIEW_EVERY_S}"' in page
 
@@ -114,7 +114,7 @@ def test_every_number_leads_to_as_many_rows(site: Site, olga: Viewer) -> None:
     moved(site, of_ann[:2], FAILED, failure="quota")
     moved(site, of_ann[2:3], TransferState.RETRY_WAIT, failure="timeout")
     moved(site, of_bob[:2], CLEANED)
-    page = olga()
+    page = olga.whole("transfers")
     numbers = links(page)
     assert {"state-new", "state-failed", "state-retry-wait", "failure-1", "failure-2"} <= numbers.keys()
     assert len(numbers) > 15
@@ -154,7 +154,7 @@ def test_users_see_their_own_only(site: Site, ann: Viewer, olga: Viewer) -> None
     ]
     found.append({"found_at": NOW, "kind": "unknown-file", "transfer": None, "reason": "of nobody", "outcome": "named"})
     writing(site.ledger, lambda connection: [connection.execute(insert(stageout_findings), row) for row in found])
-    page = ann()
+    page = ann.whole("transfers")
     assert listed(page) == own[::-1]
     assert "bob" not in page
     assert "quota</th>" not in page
@@ -163,10 +163,10 @@ def test_users_see_their_own_only(site: Site, ann: Viewer, olga: Viewer) -> None
     assert {number for _, number in links(page).values()} == {2}
     ann("transfers?user=bob", 400)
     ann(f"transfer?id={others[0]}", 400)
-    whole = olga()
+    whole = olga.whole("transfers")
     assert "of nobody" in whole
     assert re.findall(r'id="kind-([a-z-]+)">(\d)', whole) == [("old-state", "2"), ("unknown-file", "1")]
-    assert re.findall(r'id="finding-\d+">(\d+)<', olga("transfers?finding=unknown-file")) == []
+    assert re.findall(r'id="finding-\d+">(\d+)<', olga.whole("transfers?finding=unknown-file")) == []
     olga("transfers?finding=lost", 400)
     assert f"Transfer {others[0]}" in olga(f"transfer?id={others[0]}")
 
@@ -176,7 +176,7 @@ def test_the_list_goes_on_where_a_page_of_it_ended(site: Site, olga: Viewer, mon
     expected = recorded(site.ledger, 5, owner="ann")[::-1]
     url, found, pages = "transfers?user=ann", [], 0
     while url and pages < 5:
-        page = olga(url)
+        page = olga.whole(url)
         found += listed(page)
         older = re.search(r'<a href="([^"]+)" rel="next"', page)
         url, pages = html.unescape(older[1]) if older else "", pages + 1
@@ -207,7 +207,7 @@ def test_a_transfer_has_every_move_with_its_reason(site: Site, ann: Viewer) -> N
 
 
 def test_an_empty_ledger_is_said_and_a_choice_that_cannot_be_is_refused(olga: Viewer) -> None:
-    page = olga()
+    page = olga.whole("transfers")
     assert "There is no such transfer that is not archived." in page
     assert "There is no such transfer.</p>" in page
     assert "The last census found nothing" in page
@@ -248,7 +248,7 @@ def test_a_workflow_shows_its_progress_what_keeps_it_and_what_helps(site: Site, 
     now = datetime.now(UTC)
     ids = recorded(site.ledger, 10, owner="ann", dataset="/a/b/USER")
     others = recorded(site.ledger, 5, owner="bob")
-    page = ann(query)
+    page = ann.whole(query)
     assert "0 of 10 files are complete" in page
     assert "the end is unknown" in page
     assert "What waits or failed" not in page
@@ -268,7 +268,7 @@ def test_a_workflow_shows_its_progress_what_keeps_it_and_what_helps(site: Site, 
     groups = transfers_rows.waiting_groups(site.ledger, "ann", "workflow")
     assert [(group.failure, group.files) for group in groups] == [("quota", 3), ("credential", 1)]
     assert transfers_rows.waiting_groups(site.ledger, "bob", "workflow") == []
-    page = olga(query)  # of another, so that nothing is remembered
+    page = olga.whole(query)  # of another, so that nothing is remembered
     assert HOSTILE not in page
     assert "copies?user=ann&amp;workflow=workflow&amp;format=urls" in page
     whole = ann(f"transfer?id={ids[3]}")
