@@ -107,10 +107,13 @@ def test_a_kill_at_each_step_of_the_next_try_too(backups: Backups) -> None:
 @pytest.mark.thorough
 def test_kills_at_any_moment_lose_and_double_nothing(backups: Backups) -> None:
     chance = random.Random()
-    kills = 0
+    kills, began = 0, time.monotonic()
+    backups.restore(opener=recipient()[1])
+    lasts_s = time.monotonic() - began
+    backups.lose_everything()
     for _ in range(40):
         for _ in range(chance.randrange(1, 4)):
-            kills += killed(backups, lambda _: None, chance.uniform(0, 1.5))
+            kills += killed(backups, lambda _: None, chance.uniform(0, lasts_s))
         backups.restore(opener=recipient()[1])
         whole(backups)
         backups.lose_everything()
