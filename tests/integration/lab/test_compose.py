@@ -1,4 +1,4 @@
-"""What docker/compose.yaml gives its servers, given to real ones: users of the store by role, owners of databases."""
+"""Settings of docker/compose.yaml, given to real servers: users of the store by role, owners of databases."""
 
 from __future__ import annotations
 
