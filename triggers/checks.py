@@ -200,7 +200,7 @@ def workflow_registered(connect: Connect, owner: str, workflow: str, allow_faile
         states[count.state] += count.files
     ended = {TransferState.REGISTERED, TransferState.CLEANING, TransferState.CLEANED, TransferState.KEPT}
     if allow_failed:
-        ended |= {TransferState.FAILED, TransferState.KILLED}
+        ended |= {TransferState.FAILED, TransferState.KILLED, TransferState.RETRACTED}
     left = {state.value: files for state, files in states.items() if state not in ended}
     reason = ", ".join(f"{files} {state}" for state, files in sorted(left.items()))
     if not states:

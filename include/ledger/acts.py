@@ -56,6 +56,7 @@ class ActKind(Enum):
     LEASE = "lease ended"
     KILL = "transfers killed"
     RESUBMISSION = "transfers resubmitted"
+    RETRACTION = "files retracted"
     JOB_DEAD = "job declared dead"
     CLEANING = "sources cleaned"
     CENSUS = "unknown files deleted"

@@ -48,6 +48,7 @@ PHASES = (
     StatePhase("needs credential", "bad", (_T.NEEDS_CREDENTIAL,)),
     StatePhase("failed", "bad", (_T.FAILED,)),
     StatePhase("killed", "wait", (_T.KILLING, _T.KILLED)),
+    StatePhase("retracted", "wait", (_T.RETRACTED,)),
     StatePhase("complete", "good", (_T.CLEANED, _T.KEPT)),
 )
 _PHASE_OF: Mapping[TransferState, StatePhase] = {state: phase for phase in PHASES for state in phase.states}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,8 +17,10 @@ from include.stageout import tables
 from include.stageout.blocks import BlockState
 from include.stageout.claims import at_rest, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED
-from include.stageout.requests import AT_ONCE, pieces
-from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, TransferJobState, TransferState
+from include.stageout.files import digest_of
+from include.stageout.registration.catalogue import CatalogueBlock, CatalogueFile
+from include.stageout.requests import AT_ONCE, pieces, rows_in
+from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, StageoutComponent, TransferJobState, TransferState
 from include.stageout.sums import add_sums, add_times, sums_of, time_of
 from include.stageout.transfers import document_of
 
@@ -71,6 +73,66 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
         return len(ids)
 
     return writing(bind, work)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedFile:
+    """The file of a transfer that is registered or has ended. `block`: the name means nothing once it is archived."""
+
+    state: TransferState
+    archived: bool
+    block: CatalogueBlock | None
+    file: CatalogueFile
+
+
+def ended_files(bind: Bind, owner: str, ids: Collection[int]) -> tuple[dict[int, EndedFile], dict[int, int]]:
+    """The files of an owner's transfers, archived or not, by id, and newer transfers to the places of archived ones."""
+    live, archive, queues, blocks = (
+        table.c for table in
+        (tables.stageout_transfers, tables.stageout_archive, tables.stageout_queues, tables.stageout_blocks)
+    )  # fmt: skip
+    facts = ("id", "state", "destination_name", "size", "checksum", "dataset")
+    placed = (
+        select(*(live[name] for name in facts), queues.destination, blocks.workflow, blocks.name)
+        .join(tables.stageout_queues, live.queue == queues.id)
+        .outerjoin(tables.stageout_blocks, live.block == blocks.id)
+        .where(queues.owner == owner)
+    )
+    old = select(*(archive[name] for name in facts), archive.destination, archive.workflow).where(
+        archive.owner == owner
+    )
+    files: dict[int, EndedFile] = {}
+    newer: dict[int, int] = {}
+    with reading(bind) as connection:
+        for row in [*rows_in(connection, placed, live.id, ids), *rows_in(connection, old, archive.id, ids)]:
+            name = row._asdict().get("name", f"{row.dataset}#{'0' * 32}")
+            block = None if None in (row.dataset, name) else CatalogueBlock(name, row.dataset, owner, row.workflow)
+            file = CatalogueFile(row.id, row.destination_name, row.destination, row.size, row.checksum)
+            files[row.id] = EndedFile(TransferState(row.state), "name" not in row._asdict(), block, file)
+        for number, each in files.items():
+            if each.archived:
+                place = live.place == digest_of(each.file.site, each.file.name)
+                same = (archive.destination == each.file.site, archive.destination_name == each.file.name)
+                later = select(archive.id).where(archive.owner == owner, *same, archive.id > number)
+                last = connection.scalar(select(live.id).where(place)) or connection.scalar(later.limit(1))
+                newer |= {number: last} if last is not None else {}
+    return files, newer
+
+
+def retract_archived(bind: Bind, files: Mapping[int, EndedFile], reason: str, *, now: datetime) -> None:
+    """Record in the archive that transfers are retracted; the daily sums have them as they ended before."""
+    columns = tables.stageout_archive.c
+
+    def work(connection: Connection) -> None:
+        query = select(columns.id, columns.history).where(columns.state != TransferState.RETRACTED.value)
+        for row in list(rows_in(connection, query.with_for_update(), columns.id, files)):
+            before, state = files[row.id].state.value, TransferState.RETRACTED.value
+            move = MoveRecord(before, state, StageoutComponent.PERSON.value, reason, now)
+            kept = json.dumps([*json.loads(row.history), document_of(move)])
+            values = {"state": state, "reason": reason, "history": kept}
+            connection.execute(update(tables.stageout_archive).where(columns.id == row.id).values(values))
+
+    writing(bind, work)
 
 
 def archive_for_task(bind: Bind, owner: str, places: Sequence[str], *, now: datetime) -> None:

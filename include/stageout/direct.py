@@ -171,7 +171,7 @@ def kill_and_wait(bind: Bind, request: int, *, by: str, clock: Callable[[], date
     return not running
 
 
-_FAILED = (TransferState.FAILED, TransferState.KILLED)
+_FAILED = (TransferState.FAILED, TransferState.KILLED, TransferState.RETRACTED)
 
 
 def _may_pass(transfer: TransferStatus) -> bool:

@@ -28,7 +28,7 @@ FIRST_WAIT, LONGEST_WAIT = timedelta(minutes=5), timedelta(hours=12)
 GIVEN_UP = timedelta(days=3)
 """A source that could not be removed for so long is kept."""
 _State = TransferState
-DONE_WITH_SOURCE = frozenset({_State.REGISTERED, _State.CLEANING, _State.CLEANED, _State.KEPT})
+DONE_WITH_SOURCE = frozenset({_State.REGISTERED, _State.CLEANING, _State.CLEANED, _State.KEPT, _State.RETRACTED})
 """States of a transfer that will not be copied again: another one in any other state needs the same source."""
 
 

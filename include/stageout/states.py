@@ -49,6 +49,8 @@ class TransferState(Enum):
     KILLING = "killing"
     """A kill was requested; nothing of it may write any more before it is killed. Jobs end with their files."""
     KILLED = "killed"
+    RETRACTED = "retracted"
+    """Taken out of the catalogue again by a person; its data set does not have it."""
 
 
 class TransferJobState(Enum):
@@ -131,8 +133,11 @@ TRANSFER_MOVES: Mapping[tuple[TransferState, TransferState], MoveRule] = {
     # resubmitted
     (_T.FAILED, _T.NEW): _PERSON,
     (_T.KILLED, _T.NEW): _PERSON,
+    (_T.REGISTERED, _T.RETRACTED): MoveRule(_C.PERSON, registration=True),
+    (_T.CLEANED, _T.RETRACTED): MoveRule(_C.PERSON, registration=True),
+    (_T.KEPT, _T.RETRACTED): MoveRule(_C.PERSON, registration=True),
 }
-TRANSFER_ENDED = frozenset({_T.CLEANED, _T.KEPT, _T.FAILED, _T.KILLED})
+TRANSFER_ENDED = frozenset({_T.CLEANED, _T.KEPT, _T.FAILED, _T.KILLED, _T.RETRACTED})
 """States in which nothing more happens without a person."""
 
 _RESULTS = (_J.FINISHED, _J.FINISHED_DIRTY, _J.FAILED, _J.CANCELED, _J.LOST)

@@ -1,15 +1,23 @@
-"""Lists of files to transfer, as CSV with a head or as JSON lines; what is wrong is named by its line; pure."""
+"""Lists of files to transfer, as CSV with a head or as JSON lines; what is wrong is named by its line."""
 
 from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from include.stageout.files import FileKind, FileToTransfer
+import typer
+
+from include.stageout.errors import StageoutError
+from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, StageoutRequest, check_all
+
+if TYPE_CHECKING:
+    from include.settings.model import SiteSettings
 
 MAX_LINES = 1_000_000
 _REQUIRED = {field.name: field.default is MISSING for field in fields(FileToTransfer)}
@@ -118,3 +126,47 @@ def _file(document: Mapping[Any, Any]) -> FileToTransfer | str:
     if values.setdefault("kind", FileKind.OUTPUT.value) not in kinds:
         return f"`kind` is not one of {', '.join(kinds)}"
     return FileToTransfer(**{**values, "kind": FileKind(values["kind"])})
+
+
+def read_file(listed: str) -> tuple[list[ListedFile], list[ListFault]]:
+    """The files of a list, and what is wrong with its lines."""
+    if listed == "-":
+        return read_list(sys.stdin)
+    try:
+        # bytes that are not UTF-8 are refused with their line, as part of a name
+        with Path(listed).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+            return read_list(lines)
+    except OSError as error:
+        raise typer.BadParameter(f"{listed}: {error.strerror}") from None
+
+
+def requests_of(owner: str, key: str | None, workflow: str, files: Sequence[ListedFile]) -> list[StageoutRequest]:
+    """The files, in as many requests as they need; the same files have the same keys."""
+    lines = []
+    for start in range(0, len(files), MAX_FILES):
+        piece = tuple(listed.file for listed in files[start : start + MAX_FILES])
+        request = StageoutRequest(owner, "", workflow, piece)
+        number = start // MAX_FILES
+        given = request.digest if key is None else f"{key}.{number}" if number else key
+        lines.append(StageoutRequest(owner, given, workflow, piece))
+    return lines
+
+
+def check_files(
+    settings: SiteSettings, requests: Sequence[StageoutRequest], files: Sequence[ListedFile]
+) -> list[ListFault]:
+    """Return the faults of the files, by line. Raises StageoutError for a fault of all of them."""
+    faults: list[ListFault] = []
+    first: dict[str, int] = {}
+    for listed in files:
+        line = first.setdefault(listed.file.place, listed.line)
+        if line != listed.line:
+            faults.append(ListFault(listed.line, f"it has the same destination as line {line}"))
+        alone = replace(requests[0], files=(listed.file,))
+        try:
+            check_all(alone, settings)
+        except StageoutError as error:
+            if error.subject != "file 0":
+                raise
+            faults.append(ListFault(listed.line, str(error).removeprefix("file 0: ")))
+    return faults

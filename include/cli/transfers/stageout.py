@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.cli.repository.open import AsJson, holder, open_site, refusing
-from include.cli.transfers.file_lists import ListedFile, ListFault, read_list
+from include.cli.transfers.file_lists import ListFault, check_files, read_file, requests_of
 from include.cvmfs.sources.source import printable
 from include.errors import NightshiftError
-from include.stageout.errors import TRANSFER_UNKNOWN, StageoutError
+from include.stageout.errors import TRANSFER_UNKNOWN
 from include.stageout.states import TransferState
 
 if TYPE_CHECKING:
     from include.site.site import Site
-    from include.stageout.files import StageoutRequest
     from include.stageout.status import FileCopy, TransferFilter, TransferStatus
 
 
@@ -58,10 +55,10 @@ def submit(
     from include.stageout.requests import record_request
 
     with refusing():
-        files, faults = _read(listed)
+        files, faults = read_file(listed)
         site = open_site()
-        requests = _requests(owner or getpass.getuser(), key, workflow, files)
-        faults = sorted([*faults, *_check(site, requests, files)], key=lambda fault: fault.line)
+        requests = requests_of(owner or getpass.getuser(), key, workflow, files)
+        faults = sorted([*faults, *check_files(site.settings, requests, files)], key=lambda fault: fault.line)
         if faults or not files:
             _refuse_list(faults, as_json=as_json)
         done = []
@@ -308,6 +305,41 @@ def register(
 
 
 @app.command()
+def retract(
+    ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Transfers, as `status --list` shows them.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; for the history and the audit.")],
+    owner: Owner = None,
+    remove_copies: Annotated[
+        bool, typer.Option("--remove-copies", help="Remove the copies at their sites afterwards, too.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what would be done.")] = False,
+) -> None:
+    """Take registered files out of the catalogue again: a data set does not have them afterwards.
+
+    First their replicas leave the catalogue, then the transfers become *retracted*. Run it again after an error.
+    It cannot be undone: where the source was removed, a removed copy was the last one. Exit code 1 if one is left.
+    """
+    from include.stageout.components.register import retract as retract_files
+    from include.stageout.opening import open_stageout
+
+    with refusing():
+        stageout = open_stageout(open_site(), f"retraction by {holder()}")
+        done = retract_files(
+            stageout, ids, owner=owner or getpass.getuser(), by=holder(), why=reason, now=datetime.now(UTC),
+            removes=remove_copies, dry_run=not yes,
+        )  # fmt: skip
+    for number, file in done.files.items():
+        typer.echo(printable(f"{number:>10}  {file.site}:{file.name}"))
+    verb = "are retracted" if yes else "would be retracted; run it again with --yes"
+    typer.echo(f"{len(done.files)} files {verb}")
+    for number, why in {**done.refusals, **done.left}.items():
+        what = "the copy is left" if number in done.left else "not retracted"
+        typer.echo(printable(f"nightshift: transfer {number}: {what}: {why}"), err=True)
+    if done.refusals or done.left:
+        raise typer.Exit(1)
+
+
+@app.command()
 def export(
     since: Annotated[str, typer.Option("--since", metavar="DATE", help="The first day, as 2026-11-23, in UTC.")],
     until: Annotated[str | None, typer.Option("--until", metavar="DATE", help="The last day; today.")] = None,
@@ -334,52 +366,6 @@ def export(
                 file.writelines(lines)
         except OSError as error:
             raise typer.BadParameter(f"{output}: {error.strerror}") from None
-
-
-def _read(listed: str) -> tuple[list[ListedFile], list[ListFault]]:
-    """The files of a list, and what is wrong with its lines."""
-    if listed == "-":
-        return read_list(sys.stdin)
-    try:
-        # bytes that are not UTF-8 are refused with their line, as part of a name
-        with Path(listed).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-            return read_list(lines)
-    except OSError as error:
-        raise typer.BadParameter(f"{listed}: {error.strerror}") from None
-
-
-def _requests(owner: str, key: str | None, workflow: str, files: Sequence[ListedFile]) -> list[StageoutRequest]:
-    """The files, in as many requests as they need; the same files have the same keys."""
-    from include.stageout.files import MAX_FILES, StageoutRequest
-
-    lines = []
-    for start in range(0, len(files), MAX_FILES):
-        piece = tuple(listed.file for listed in files[start : start + MAX_FILES])
-        request = StageoutRequest(owner, "", workflow, piece)
-        number = start // MAX_FILES
-        given = request.digest if key is None else f"{key}.{number}" if number else key
-        lines.append(StageoutRequest(owner, given, workflow, piece))
-    return lines
-
-
-def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[ListedFile]) -> list[ListFault]:
-    """Return the faults of the files, by line. Raises StageoutError for a fault of all of them."""
-    from include.stageout.files import check_all
-
-    faults: list[ListFault] = []
-    first: dict[str, int] = {}
-    for listed in files:
-        line = first.setdefault(listed.file.place, listed.line)
-        if line != listed.line:
-            faults.append(ListFault(listed.line, f"it has the same destination as line {line}"))
-        alone = replace(requests[0], files=(listed.file,))
-        try:
-            check_all(alone, site.settings)
-        except StageoutError as error:
-            if error.subject != "file 0":
-                raise
-            faults.append(ListFault(listed.line, str(error).removeprefix("file 0: ")))
-    return faults
 
 
 def _refuse_list(faults: Sequence[ListFault], *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from include.stageout.archive import archive_transfers, forget_blocks, forget_jo
 from include.stageout.blocks import BlockState
 from include.stageout.opening import Stageout
 from include.stageout.requests import AT_ONCE
-from include.stageout.states import JOB_ENDED, TransferState
+from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, TransferState
 from include.stageout.sums import TransferSums, read_sums
 
 OTHER_LINKS = ("other", "other")
@@ -77,8 +77,8 @@ def archive(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> A
     """Return one bounded pass: archive transfers that have ended, then delete jobs, blocks and requests without
     transfers.
 
-    Complete transfers are archived after `archive_hours`; failed and killed ones after `resubmit_days`, until which
-    they can be resubmitted.
+    Complete and retracted transfers are archived after `archive_hours`; failed and killed ones after `resubmit_days`,
+    until which they can be resubmitted.
 
     `limit`: how many rows of each kind at most.
     """
@@ -86,7 +86,8 @@ def archive(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> A
     complete = time - timedelta(hours=stageout.settings.archive_hours)
     final = time - timedelta(days=stageout.settings.resubmit_days)
     old = min(complete, final) - KEYS_KEPT
-    whole, late = (TransferState.CLEANED, TransferState.KEPT), (TransferState.FAILED, TransferState.KILLED)
+    late = (TransferState.FAILED, TransferState.KILLED)
+    whole = sorted(TRANSFER_ENDED.difference(late), key=lambda state: state.value)
     transfers = _each(partial(archive_transfers, ledger), whole, complete, limit)
     transfers += _each(partial(archive_transfers, ledger), late, final, limit - transfers)
     ended = (BlockState.REGISTERED, BlockState.REFUSED)

@@ -31,6 +31,7 @@ from include.stageout.retry import TransferFailureClass
 from include.stageout.states import (
     JOB_ENDED,
     JOB_MOVES,
+    TRANSFER_ENDED,
     TRANSFER_MOVES,
     StageoutComponent,
     TransferJobState,
@@ -328,7 +329,7 @@ def _whose(state: TransferState | TransferJobState) -> str:
 
 
 def _open_transfers() -> list[TransferState]:
-    return sorted({current for current, _ in TRANSFER_MOVES} - {_T.FAILED, _T.KILLED}, key=lambda state: state.value)
+    return sorted({current for current, _ in TRANSFER_MOVES} - TRANSFER_ENDED, key=lambda state: state.value)
 
 
 def _open_jobs() -> list[TransferJobState]:

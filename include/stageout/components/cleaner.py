@@ -127,7 +127,7 @@ def _removed(
 
     Rows that another process has by now have no outcome: their sources may be removed, and written again, since.
     """
-    needed = _needed(stageout, site, [row.source_name for row in rows])
+    needed = needed_sources(stageout, site, [row.source_name for row in rows])
     outcomes = {
         row.id: _Outcome(None, f"transfer {needed[row.source_name]} needs the same source")
         for row in rows if row.source_name in needed
@@ -148,9 +148,11 @@ def _removed(
     return outcomes | {row.id: _after(gone[row.source_name]) for row in wanted}
 
 
-def _needed(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str, int]:
-    """Sources that a transfer needs which may still be copied, or copied again, or whose source a person keeps: the
-    name, and the id of one."""
+def needed_sources(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str, int]:
+    """The files of a site that a transfer needs as its source: it may still be copied, or a person keeps the source.
+
+    By name, with the id of one such transfer.
+    """
     transfers, queues = stageout_transfers.c, stageout_queues.c
     query = (
         select(transfers.source_name, transfers.id, queues.source)

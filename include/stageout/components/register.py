@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
 from include.errors import NightshiftError
+from include.ledger.acts import Act, ActKind, named, note_act
 from include.stageout import blocks as filling
-from include.stageout.moves import TransferMove
+from include.stageout.archive import ended_files, retract_archived
+from include.stageout.components.cleaner import needed_sources
+from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
-from include.stageout.registration.catalogue import Catalogue, CatalogueFile, LedgerCatalogue, registered_blocks
+from include.stageout.registration.catalogue import (
+    Catalogue,
+    CatalogueBlock,
+    CatalogueFile,
+    LedgerCatalogue,
+    registered_blocks,
+)
 from include.stageout.retry import TransferFailureClass
-from include.stageout.states import TransferState
+from include.stageout.states import StageoutComponent, TransferState
 
 LATER = timedelta(minutes=5)
 """A catalogue that cannot be asked is asked again then."""
@@ -95,6 +105,86 @@ def _register_block(
         failure = TransferFailureClass.REGISTRATION if reason else None
         moves.append(TransferMove(row.id, TransferState.DONE, to, what, failure=failure))
     return tuple(moves)
+
+
+RETRACTABLE = (TransferState.REGISTERED, TransferState.CLEANED, TransferState.KEPT, TransferState.RETRACTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Retraction:
+    """Registered files that are taken out of the catalogue, or would be.
+
+    Attributes:
+        files: By the ids of their transfers.
+        refusals: Why others are not, by id.
+        left: Why copies could not be removed, by id.
+    """
+
+    files: Mapping[int, CatalogueFile]
+    refusals: Mapping[int, str]
+    left: Mapping[int, str]
+
+
+def retract(
+    stageout: Stageout,
+    ids: Collection[int],
+    *,
+    owner: str,
+    by: str,
+    why: str,
+    now: datetime,
+    removes: bool = False,
+    dry_run: bool = False,
+) -> Retraction:
+    """Take registered files out of the catalogue: first there, then in the ledger, and last their copies, if wanted.
+
+    The same call again ends what one before has begun. `removes`: whether the copies are removed at their sites, with
+    the credential of `owner`. Raises as the catalogue does; blocks before that are retracted.
+    """
+    ended, newer = ended_files(stageout.ledger, owner, ids)
+    refusals = {number: f"{owner} has no such transfer" for number in ids if number not in ended}
+    blocks: defaultdict[CatalogueBlock, list[int]] = defaultdict(list)
+    for number, each in ended.items():
+        if each.state not in RETRACTABLE:
+            refusals[number] = f"it is {each.state.value}"
+        elif each.block is None or each.file.size is None:
+            refusals[number] = "it is in no data set"
+        elif number in newer:
+            refusals[number] = f"transfer {newer[number]} has the same destination since"
+        else:
+            blocks[each.block].append(number)
+    files = {number: ended[number].file for numbers in blocks.values() for number in numbers}
+    if dry_run:
+        return Retraction(files, refusals, {})
+    catalogue, reason = stageout.catalogue or LedgerCatalogue(stageout.ledger), f"retracted by {by}: {why}"
+    done: list[int] = []
+    for block, numbers in blocks.items():
+        refusals |= catalogue.retract(block, [files[number] for number in numbers])
+        out = {number: ended[number] for number in numbers if number not in refusals}
+        moves = [
+            TransferMove(number, each.state, TransferState.RETRACTED, reason)
+            for number, each in out.items() if not each.archived and each.state is not TransferState.RETRACTED
+        ]  # fmt: skip
+        moved = move_transfers(stageout.ledger, moves, StageoutComponent.PERSON, now=now)
+        retract_archived(
+            stageout.ledger, {number: each for number, each in out.items() if each.archived}, reason, now=now
+        )
+        refusals |= {move.id: "another process has it; run it again" for move in moves if move.id not in moved}
+        done += [number for number in out if number not in refusals]
+    if done:
+        what = f"{len(done)} files of {owner}: {named(files[number].name for number in done)}"
+        note_act(stageout.ledger, Act(now, ActKind.RETRACTION, what, by, why, dry_run=False))
+    left: dict[int, str] = {}
+    for site in sorted({files[number].site for number in done} if removes else ()):
+        names = {number: files[number].name for number in done if files[number].site == site}
+        needed = needed_sources(stageout, site, list(names.values()))
+        failures = stageout.place(site, owner).remove([name for name in names.values() if name not in needed])
+        for number, name in names.items():
+            if name in needed:
+                left[number] = f"transfer {needed[name]} needs it as its source"
+            elif (failure := failures[name]) is not None:
+                left[number] = failure.text
+    return Retraction({number: files[number] for number in done}, refusals, left)
 
 
 @dataclass(frozen=True, slots=True)

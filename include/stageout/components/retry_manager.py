@@ -357,7 +357,7 @@ def keep(
     return kept
 
 
-KEEPABLE = tuple(state for state in TransferState if state not in (_T.CLEANED, _T.KEPT))
+KEEPABLE = tuple(state for state in TransferState if state not in (_T.CLEANED, _T.KEPT, _T.RETRACTED))
 """States in which the source of a transfer is not removed yet."""
 _Choice = tuple[Collection[int] | None, str | None, str | None]
 

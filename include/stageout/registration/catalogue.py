@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sqlalchemy import Connection, exists, select
+from sqlalchemy import Connection, delete, exists, select
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.files import digest_of
@@ -48,6 +48,13 @@ class Catalogue(Protocol):
         catalogue cannot be asked; the same call is made later.
         """
 
+    def retract(self, block: CatalogueBlock, files: Sequence[CatalogueFile]) -> Mapping[int, str]:
+        """Take the copies of files out again; what the catalogue does not have counts as taken out.
+
+        A file that the catalogue has at another site, too, stays there. `block`: its name is that of no block once its
+        files are archived. Returns and raises as `register`.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerCatalogue:
@@ -77,6 +84,18 @@ class LedgerCatalogue:
             }
 
         return writing(self.ledger, work)
+
+    def retract(self, block: CatalogueBlock, files: Sequence[CatalogueFile]) -> Mapping[int, str]:
+        """See `Catalogue`."""
+        columns = stageout_catalogue.c
+
+        def work(connection: Connection) -> None:
+            for file in sorted(files, key=lambda file: file.name):
+                which = (columns.digest == digest_of(block.dataset, file.name), columns.site == file.site)
+                connection.execute(delete(stageout_catalogue).where(*which))
+
+        writing(self.ledger, work)
+        return {}
 
 
 def registered_blocks(ledger: Bind, *, since: datetime) -> Iterator[tuple[CatalogueBlock, tuple[CatalogueFile, ...]]]:

@@ -91,11 +91,12 @@ class RucioReplica:
 
 @dataclass(frozen=True, slots=True)
 class ListedReplicas:
-    """A file as Rucio has it; `urls`: by RSE."""
+    """A file as Rucio has it; `urls`: by RSE; `leaving`: the RSEs at which Rucio is deleting it."""
 
     size: int
     adler32: str | None
     urls: Mapping[str, Sequence[str]]
+    leaving: frozenset[str]
 
     def fault(self, replica: RucioReplica) -> str | None:
         """Return the reason why the replica cannot be one of this file."""
@@ -105,6 +106,8 @@ class ListedReplicas:
         urls = self.urls.get(replica.rse)
         if urls and not any(is_same_place(url, replica.url) for url in urls):
             return f"Rucio has it at {replica.rse} in another place: {urls[0]}"
+        if replica.rse in self.leaving:
+            return f"Rucio is deleting its replica at {replica.rse}"
         return None
 
 
@@ -191,6 +194,14 @@ class RucioCatalogue:
         with self._answering():
             return self._registered(RucioNames.of(block, self._settings), files)
 
+    def retract(self, block: CatalogueBlock, files: Sequence[CatalogueFile]) -> Mapping[int, str]:
+        """See `Catalogue`. The replica is marked for the reaper of the server, which deletes it and the file itself.
+
+        A file without another replica leaves its data sets at once. Raises CATALOGUE_FAILED.
+        """
+        with self._answering():
+            return self._retracted(RucioNames.of(block, self._settings), files)
+
     def faults(self, owners: Iterable[str]) -> Iterator[str]:
         """Give what is missing at the server: RSEs of sites that files may go to, and scopes of these users.
 
@@ -273,6 +284,29 @@ class RucioCatalogue:
             self._close(names)
         return refusals
 
+    def _retracted(self, names: RucioNames, files: Sequence[CatalogueFile]) -> dict[int, str]:
+        replicas = [self._replica(file) for file in files]
+        listed = self._listed(names.scope, replicas)
+        refusals: dict[int, str] = {}
+        for replica in replicas:
+            file = listed.get(replica.name)
+            if file is None or replica.rse not in file.urls:
+                continue
+            if replica.rse not in file.leaving:
+                reason = file.fault(replica)
+                # the server would delete it all the same
+                if reason is None and any(self._client.list_associated_rules_for_file(names.scope, replica.name)):
+                    reason = "a rule of Rucio holds it: delete the rule first"
+                if reason is not None:
+                    refusals[replica.id] = reason
+                    continue
+                document = {"scope": names.scope, "name": replica.name, "state": "B"}  # to be deleted
+                self._client.update_replicas_states(replica.rse, [document])
+            if not file.urls.keys() - file.leaving - {replica.rse}:
+                while (holder := self._holder(names, replica.name)) is not None:
+                    self._client.detach_dids(names.scope, holder, [{"scope": names.scope, "name": replica.name}])
+        return refusals
+
     def _replica(self, file: CatalogueFile) -> RucioReplica:
         """A file with its URL. Raises StageoutError for one that cannot have any, or that Rucio cannot have."""
         site = self._sites.get(file.site)
@@ -294,7 +328,8 @@ class RucioCatalogue:
             for row in self._client.list_replicas(dids, schemes=schemes, all_states=True):
                 urls = {str(rse): [str(url) for url in urls] for rse, urls in row["rses"].items()}
                 sum_of = row["adler32"]
-                files[row["name"]] = ListedReplicas(int(row["bytes"]), sum_of and str(sum_of).lower(), urls)
+                leaving = frozenset(rse for rse, state in row["states"].items() if state == "BEING_DELETED")
+                files[row["name"]] = ListedReplicas(int(row["bytes"]), sum_of and str(sum_of).lower(), urls, leaving)
         return files
 
     def _holder(self, names: RucioNames, name: str) -> str | None:

@@ -82,7 +82,7 @@ def test_a_list_is_checked_then_recorded_and_recorded_once(folder: Path, monkeyp
     assert as_json("status", "--owner", "bob")["transfers"] == {}
     assert as_json("status", "--all")["transfers"] == {"new": 3}
     # a long list is several requests
-    monkeypatch.setattr("include.stageout.files.MAX_FILES", 2)
+    monkeypatch.setattr("include.cli.transfers.file_lists.MAX_FILES", 2)
     document = as_json("submit", "-", "-w", "w1", "--key", "k", text="\n".join([HEAD, *map(line, range(3, 6))]))
     assert [(row["key"], row["files"]) for row in document["requests"]] == [("k", 2), ("k.1", 1)]
 
@@ -215,3 +215,13 @@ def test_what_the_ledger_has_is_registered_in_rucio_only_where_there_is_one(fold
     wide = line(9, dataset="/A/b#1")
     refused = stageout("submit", "-", "-w", "w2", text="\n".join([HEAD, wide]), code=2)
     assert "line 2: it could not be registered: the name '/A/b#1' has characters" in refused.stderr
+
+
+def test_files_are_retracted_only_with_yes_and_what_is_not_is_named(submitted: list[int], ledger: Engine) -> None:
+    numbers = [str(number) for number in submitted]
+    put_in(ledger, submitted[:1], TransferState.KEPT, datetime.now(UTC))
+    shown = stageout("retract", *numbers, "--reason", "damaged", code=1)
+    assert "0 files would be retracted; run it again with --yes" in shown.stdout
+    assert f"nightshift: transfer {numbers[0]}: not retracted: it is in no data set" in shown.stderr
+    assert f"nightshift: transfer {numbers[1]}: not retracted: it is new" in shown.stderr
+    assert "Missing option '--reason'" in stageout("retract", numbers[0], code=2).output

@@ -11,17 +11,21 @@ import pytest
 from sqlalchemy import func, select, update
 
 from include.errors import NightshiftError
+from include.fts.states import FailureReason
+from include.ledger.acts import acts
 from include.ledger.engine import reading, writing
 from include.settings.stageout import StageoutSettings
-from include.stageout.archive import history
+from include.stageout.archive import archive_transfers, history
 from include.stageout.blocks import AFTER_CLOSING, RECHECK, BlockState, claim_blocks, close_workflow, finish_block
 from include.stageout.claims import StageoutWorker
-from include.stageout.components.register import LATER, RegisterReport, register, register_again
+from include.stageout.components.register import LATER, RegisterReport, register, register_again, retract
+from include.stageout.components.retry_manager import resubmit
 from include.stageout.errors import WORKFLOW_CLOSED, WORKFLOW_UNKNOWN
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.registration.catalogue import CatalogueBlock, CatalogueFile, LedgerCatalogue, owners_to_register
 from include.stageout.requests import record_request
 from include.stageout.states import StageoutComponent, TransferState
+from include.stageout.status import transfer_status
 from include.stageout.tables import stageout_blocks, stageout_catalogue, stageout_transfers
 from tests.fakes.places import put_in, stageout_of
 from tests.fakes.refused import refused
@@ -177,6 +181,94 @@ def test_a_file_that_was_refused_and_resubmitted_gets_another_block(stageout, le
     writing(ledger, lambda connection: connection.execute(update(stageout_transfers).values(state="done", size=7)))
     assert passes(stageout).registered == 3
     assert [block.state for block in blocks(ledger)] == ["refused", "registered"]
+
+
+class Removing:
+    """The storage of a site that removes all but one file."""
+
+    def __init__(self, left):
+        self.left, self.asked = left, []
+
+    def remove(self, names):
+        self.asked += names
+        return {name: FailureReason(None, None, "busy") if name == self.left else None for name in names}
+
+
+def test_retracted_files_leave_the_catalogue_then_the_ledger_and_then_their_site(stageout, ledger):
+    ids, other, loose = verified(ledger, 3), verified(ledger, 3, owner="bob"), verified(ledger, 1, dataset=None)
+    passes(stageout)
+    names = {number: transfer_status(ledger, number).destination_name for number in ids}
+    place = Removing(names[ids[1]])
+    opened = replace(stageout, place=lambda site, owner: place)
+    wish = {"owner": "ann", "by": "ann@desk", "why": "damaged", "now": NOW}
+    asked = [*ids[:2], other[0], *loose]
+    would = retract(opened, asked, removes=True, dry_run=True, **wish)
+    assert would.files.keys() == set(ids[:2])
+    assert would.refusals == {
+        other[0]: "ann has no such transfer", loose[0]: "it is cleaning"
+    }  # fmt: skip
+    assert len(registered_names(ledger)) == 6
+    for _ in range(2):
+        done = retract(opened, asked, removes=True, **wish)
+        assert (done.files.keys(), done.refusals, done.left) == (set(ids[:2]), would.refusals, {ids[1]: "busy"})
+        assert set(place.asked) == {names[number] for number in ids[:2]}
+        assert len(registered_names(ledger)) == 4
+        assert states(ledger)[ids[0]] is states(ledger)[ids[1]] is TransferState.RETRACTED
+        assert states(ledger)[ids[2]] is states(ledger)[other[0]] is REGISTERED
+    last = history(ledger, ids[0])[-1]
+    assert (last.component, last.reason) == ("person", "retracted by ann@desk: damaged")
+    with reading(ledger) as connection:
+        rows = connection.execute(select(acts.c.kind, acts.c.who, acts.c.why)).all()
+    assert set(rows) == {("files retracted", "ann@desk", "damaged")}
+    # it is not tried again, and leaves as what is complete does
+    assert resubmit(ledger, by="ann", now=NOW, ids=ids) == frozenset()
+    assert archive_transfers(ledger, TransferState.RETRACTED, before=NOW + timedelta(days=1), limit=9) == 2
+
+
+def test_an_archived_file_is_retracted_unless_a_later_transfer_has_its_place(stageout, ledger):
+    ids = verified(ledger, 3)
+    passes(stageout)
+    for before, after, by in (
+        (REGISTERED, CLEANING, StageoutComponent.CLEANER),
+        (CLEANING, TransferState.KEPT, StageoutComponent.CLEANER),
+    ):
+        move_transfers(ledger, [TransferMove(number, before, after, "") for number in ids], by, now=NOW)
+    assert archive_transfers(ledger, TransferState.KEPT, before=NOW + timedelta(days=1), limit=9) == 3
+    name = transfer_status(ledger, ids[0]).destination_name
+    (later,) = recorded(ledger, 1, destination_name=name)
+    wish = {"owner": "ann", "by": "ann@desk", "why": "damaged", "now": NOW}
+    for _ in range(2):
+        done = retract(stageout, ids, **wish)
+        assert done.files.keys() == set(ids[1:])
+        assert done.refusals == {ids[0]: f"transfer {later} has the same destination since"}
+        assert registered_names(ledger) == [name]
+    status = transfer_status(ledger, ids[1])
+    assert (status.state, status.reason) == (TransferState.RETRACTED, "retracted by ann@desk: damaged")
+    assert [move.state for move in history(ledger, ids[1])][-2:] == ["kept", "retracted"]
+
+
+def test_a_retraction_that_died_is_ended_by_the_next_one_and_a_source_that_is_needed_stays(stageout, ledger):
+    ids = verified(ledger, 3)
+    passes(stageout)
+
+    class Crashing(LedgerCatalogue):
+        """Its process ends after the files are taken out."""
+
+        def retract(self, block, files):
+            super().retract(block, files)
+            raise SimulatedCrash
+
+    wish = {"owner": "ann", "by": "ann@desk", "why": "damaged", "now": NOW}
+    with pytest.raises(SimulatedCrash):
+        retract(replace(stageout, catalogue=Crashing(ledger)), ids, **wish)
+    assert (registered_names(ledger), set(states(ledger).values())) == ([], {REGISTERED})
+    name = transfer_status(ledger, ids[0]).destination_name
+    (further,) = recorded(ledger, 1, source="bari", source_name=name, destination="pisa")
+    place = Removing("")
+    done = retract(replace(stageout, place=lambda site, owner: place), ids, removes=True, **wish)
+    assert done.left == {ids[0]: f"transfer {further} needs it as its source"}
+    assert name not in place.asked
+    assert len(place.asked) == 2
 
 
 class CrashingCatalogue(LedgerCatalogue):

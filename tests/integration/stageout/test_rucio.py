@@ -141,6 +141,42 @@ def test_a_file_that_exists_with_another_content_or_place_is_refused_by_name(
     assert rucio.register(block, files(block, 1, checksum="crc32c:00000001"), now=NOW) == {}
 
 
+@pytest.mark.parametrize("fields", [{}, BY_BLOCK], ids=["data set", "block"])
+def test_a_retracted_file_is_in_no_data_set_and_its_copy_at_another_site_stays(
+    server: RucioServer, catalogue: Opening, fields: dict[str, str]
+) -> None:
+    rucio, block = catalogue(server.url, **fields), a_block()
+    chosen = files(block, 4)
+    assert rucio.register(block, chosen, now=NOW) == {}
+    assert rucio.register(block, files(block, 1, at="pisa"), now=NOW) == {}
+    for _ in range(2):
+        assert rucio.retract(block, chosen[:2]) == {}
+        assert held(server, block).keys() == {file.name for file in chosen} - {chosen[1].name}
+    dids = [{"scope": "user.ann", "name": file.name} for file in chosen]
+    # those that can be read
+    readable = {row["name"]: [*row["rses"]] for row in server.client().list_replicas(dids)}
+    assert readable.pop(chosen[1].name, []) == []
+    assert readable == {chosen[0].name: ["PISA"], chosen[2].name: ["BARI"], chosen[3].name: ["BARI"]}
+    assert rucio.register(block, chosen[1:2], now=NOW) == {1: "Rucio is deleting its replica at BARI"}
+
+
+def test_a_file_that_is_another_one_or_that_a_rule_holds_is_not_retracted(
+    server: RucioServer, rucio: RucioCatalogue
+) -> None:
+    block = a_block()
+    chosen = files(block, 3)
+    assert rucio.register(block, chosen, now=NOW) == {}
+    client = server.client()
+    client.set_local_account_limit("root", "BARI", 1000)
+    client.add_replication_rule([{"scope": "user.ann", "name": chosen[0].name}], 1, "BARI")
+    refusals = rucio.retract(block, [*chosen[:2], *files(block, 3, size=8)[2:]])
+    assert refusals == {
+        0: "a rule of Rucio holds it: delete the rule first",
+        2: "Rucio has another file of this name, of 7 bytes and checksum 0a1b2c3d",
+    }
+    assert held(server, block).keys() == {chosen[0].name, chosen[2].name}
+
+
 def test_what_rucio_cannot_have_hinders_no_other_file(server: RucioServer, catalogue: Opening) -> None:
     loose = catalogue(server.url, names=".*")  # so that the server is asked
     block = a_block()
@@ -165,7 +201,7 @@ def test_what_rucio_cannot_have_hinders_no_other_file(server: RucioServer, catal
 def test_a_block_may_be_a_data_set_that_is_closed_in_a_container(server: RucioServer, catalogue: Opening) -> None:
     rucio = catalogue(server.url, **BY_BLOCK)
     first, again = a_block(), a_block()
-    second = CatalogueBlock(f"{first.dataset}#{9:032x}", first.dataset, "ann", "analysis")
+    second = CatalogueBlock(f"{first.dataset}#{20_000:032x}", first.dataset, "ann", "analysis")
     for _ in range(2):
         assert rucio.register(first, files(first, 3), now=NOW) == {}
     assert rucio.register(second, files(first, 5), now=NOW) == {}, "three of them are in the first one"

@@ -30,15 +30,16 @@ submitted: active copied retry-wait needs-credential failed killing
 active: submitted copied retry-wait needs-credential failed killing
 copied: done retry-wait failed
 done: registered cleaning failed
-registered: cleaning
+registered: cleaning retracted
 cleaning: cleaned kept
-cleaned:
-kept:
+cleaned: retracted
+kept: retracted
 retry-wait: new killed killing copied
 needs-credential: new killed killing
 failed: new
 killing: killed copied
 killed: new
+retracted:
 """
 JOBS = """
 submitting: submitted refused dead
@@ -89,7 +90,7 @@ def test_every_state_can_be_reached_and_left_until_it_ends():
     assert all(reachable(TRANSFER_MOVES, state) & TRANSFER_ENDED for state in T)
     assert {state for state in J if not any(current is state for current, _ in JOB_MOVES)} == JOB_ENDED
     left = {to: rule.component for (current, to), rule in TRANSFER_MOVES.items() if current in TRANSFER_ENDED}
-    assert left == {T.NEW: C.PERSON}, "what has ended is only resubmitted, by a person"
+    assert left == {T.NEW: C.PERSON, T.RETRACTED: C.PERSON}, "what has ended is changed by a person alone"
 
 
 def test_no_source_is_removed_before_it_is_verified_and_registered():
