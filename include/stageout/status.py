@@ -347,8 +347,8 @@ def _queue_names(connection: Connection, queues: Iterable[int]) -> dict[int, tup
 
 def _narrowed(
     connection: Connection, query: Select[Any], wanted: TransferFilter, queues: Sequence[int] | None, at_once: int
-) -> Iterator[tuple[Select[Any], Sequence[datetime]]]:
-    """The query for what is wanted, in pieces; for a workflow by its requests, the newest first, with their times."""
+) -> Iterator[tuple[Select[Any], Sequence[int]]]:
+    """The query for what is wanted, in pieces; for a workflow by its requests, the newest first, with their ids."""
     columns = stageout_transfers.c
     query = query.where(*_of_file(stageout_transfers, wanted))
     if wanted.states or wanted.workflow is None:  # the index by request has no states
@@ -356,15 +356,14 @@ def _narrowed(
     if wanted.workflow is not None:
         where = [stageout_requests.c.workflow == wanted.workflow]
         where += [stageout_requests.c.owner == wanted.owner] if wanted.owner is not None else []
-        newest = select(stageout_requests.c.id, stageout_requests.c.created_at).where(*where)
-        requests = connection.execute(newest.order_by(stageout_requests.c.id.desc())).all()
+        newest = select(stageout_requests.c.id).where(*where).order_by(stageout_requests.c.id.desc())
+        requests = connection.scalars(newest).all()
         query = query.with_hint(stageout_transfers, "FORCE INDEX (ix_stageout_transfers_request_state_queue)", "mysql")
         if queues is not None and _of_link(stageout_queues, wanted):
             link = select(stageout_queues.c.id).where(*_of_link(stageout_queues, wanted))
             query = query.where(columns.queue.in_(link))
         for start in range(0, len(requests), at_once):
-            ids, times = zip(*requests[start : start + at_once], strict=True)
-            yield query.where(columns.request.in_(ids)), times
+            yield query.where(columns.request.in_(ids := requests[start : start + at_once])), ids
         return
     query = query.with_hint(stageout_transfers, _BY_QUEUE, "mysql")
     for piece in [None] if queues is None else pieces(queues):
@@ -383,16 +382,20 @@ def _live_ids(connection: Connection, wanted: TransferFilter, low: int, top: int
             where.append(columns.queue.in_(link))
         newest = newest.with_hint(stageout_transfers, "FORCE INDEX (PRIMARY)", "mysql")
         return list(connection.scalars(newest.where(*where)))
-    queues = _queues(connection, wanted)
     found: list[int] = []
     until: datetime | None = None
-    for query, times in _narrowed(connection, newest, wanted, queues, NEWEST):
-        if until is not None and times[0] < until:
+    for query, requests in _narrowed(connection, newest, wanted, _queues(connection, wanted), NEWEST):
+        if until is not None and _created_at(connection, requests[0]) < until:
             break
         found += connection.scalars(query)
-        if times and until is None and len(found) >= limit:
-            until = times[-1] - MIXED
+        if requests and until is None and len(found) >= limit:
+            until = _created_at(connection, requests[-1]) - MIXED
     return sorted(found, reverse=True)[:limit]
+
+
+def _created_at(connection: Connection, request: int) -> datetime:
+    query: Select[datetime] = select(stageout_requests.c.created_at).where(stageout_requests.c.id == request)
+    return connection.scalars(query).one()
 
 
 def _few_ids(connection: Connection, wanted: TransferFilter, top: int) -> list[int] | None:

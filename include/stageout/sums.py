@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, and_, func, or_, select
@@ -72,13 +73,17 @@ class TransferSums:
     ended_s: float = 0.0
 
     def __add__(self, other: TransferSums) -> TransferSums:
-        return TransferSums(*(left + right for left, right in zip(astuple(self), astuple(other), strict=True)))
+        return TransferSums(*(left + right for left, right in zip(_figures(self), _figures(other), strict=True)))
 
     @property
     def bytes_per_s(self) -> float | None:
         """The mean rate of a file from its submission to its copy; None: unknown."""
         seconds = self.copied_s - self.waited_s
         return self.bytes / seconds if seconds > 0 else None
+
+
+# as `astuple`, which copies each figure and takes ten times as long
+_figures = attrgetter(*(field.name for field in fields(TransferSums)))
 
 
 def _day_of(transfer: Mapping[str, Any]) -> datetime:
