@@ -124,10 +124,14 @@ def held(bind: Bind, owner: str | None, *, limit: int = FINDINGS) -> list[tuple[
     counts = Counter[str]()
     with reading(bind) as connection:
         whose = _of_owner(connection, owner)
+        # of a user sorted from own queues: the index in the order of time has the transfers of all users
+        order = columns.due_at if owner is None else func.coalesce(columns.due_at, columns.due_at)
         for state in HOLDABLE:
-            query = select(columns.reason).where(columns.state == state.value).order_by(columns.due_at).limit(limit)
+            first = select(columns.id).where(columns.state == state.value).order_by(order).limit(limit)
             for where in whose:
-                counts.update(reason for reason in connection.scalars(query.where(where)) if reason.startswith(HELD))
+                ids = first.where(where).subquery()
+                reasons = connection.scalars(select(columns.reason).join(ids, ids.c.id == columns.id))
+                counts.update(reason for reason in reasons if reason.startswith(HELD))
     return counts.most_common(SHOWN_REASONS)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import insert
+from sqlalchemy import event, insert
 
 from include.ledger.engine import writing
 from include.pages import transfers_page, transfers_rows, transfers_view as view
@@ -312,6 +312,24 @@ def test_hours_and_days_are_counted_by_the_end_of_transfers(site: Site) -> None:
     (day,) = transfers_rows.days(site.ledger, None, now=now)
     assert (day.complete, day.failed, day.bytes) == (8, 2, 20)
     assert transfers_rows.days(site.ledger, "bob", now=now) == ()
+
+
+def test_what_is_held_of_a_user_is_looked_for_in_own_queues(site: Site) -> None:
+    ids = [*recorded(site.ledger, 2, owner="ann"), *recorded(site.ledger, 2, source="bari", destination="pisa")]
+    put_in(site.ledger, ids[1:3], NEW, NOW, reason="held: a storage is banned")
+    recorded(site.ledger, 1, owner="bob")
+    plans = []
+
+    @event.listens_for(site.ledger, "before_cursor_execute")
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("SELECT stageout_transfers.reason"):
+            plans.append(str(connection.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()))
+
+    assert transfers_rows.held(site.ledger, "ann") == [("held: a storage is banned", 2)]
+    event.remove(site.ledger, "before_cursor_execute", explain)
+    assert plans
+    assert all("(state=? AND queue=?)" in plan for plan in plans), plans
+    assert transfers_rows.held(site.ledger, "bob") == []
 
 
 def test_analytics_have_times_until_registration_and_hide_what_belongs_to_others(
