@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -48,10 +49,7 @@ def read(asked: Asked) -> dict[str, Any]:
     site = asked.choice("site", asked.site.settings.sites)
     chosen = SumFilter(_beginning(since), _beginning(until + timedelta(days=1)), owner, site)
     # beside the request: the sums of a year by very many workflows take seconds
-    answer = asked.services.ask(
-        f"analytics {chosen}",
-        lambda: asked.remembered(("analytics", chosen), lambda: _read(asked, chosen), kept_s=KEPT_S),
-    )
+    answer = asked.counts.ask(("analytics", chosen), lambda: _read(asked, chosen), fresh_s=KEPT_S)
     values = answer.value or {"total": None}
     query = {"since": since.isoformat(), "until": (until + timedelta(days=1)).isoformat()}
     sheet = urlencode({**query, "user": owner} if owner else query)
@@ -79,19 +77,26 @@ def _read(asked: Asked, chosen: SumFilter) -> dict[str, Any]:
         ledger = asked.site.ledger
         return _rows(group_sums(ledger, [*names, "state"], chosen), group_times(ledger, names, chosen))
 
-    def sums(*names: str) -> dict[tuple[Any, ...], TransferSums]:
-        return group_sums(asked.site.ledger, names, chosen)
-
-    days, places = sums("day", "state", "failure"), sums("day", "destination", "state")
+    days = group_sums(asked.site.ledger, ["day", "state", "failure"], chosen)
+    places = group_sums(asked.site.ledger, ["day", "destination", "state"], chosen)
     times = group_times(asked.site.ledger, ["day"], chosen)
-    failed = {key: row for key, row in sums("state", "failure").items() if key[0] not in COMPLETE}
+    total: defaultdict[tuple[Any, ...], TransferSums] = defaultdict(TransferSums)
+    failed: defaultdict[tuple[Any, ...], TransferSums] = defaultdict(TransferSums)
+    for (_, state, failure), figures in days.items():
+        total[(state,)] += figures
+        if state not in COMPLETE:
+            failed[state, failure] += figures
+    buckets: Counter[int] = Counter()
+    for counts in times.values():
+        buckets.update(counts)
+    all_rows = _rows(total, {(): buckets})
     return {
-        "total": rows(),
+        "total": all_rows,
         "files_figure": files_figure(days) if days else None,
         "bytes_figure": bytes_figure(places) if places else None,
         "times_figure": times_figure(times) if times else None,
         "links": rows("source", "destination"),
-        "users": rows("owner"),
+        "users": [replace(row, name=chosen.owner) for row in all_rows] if chosen.owner else rows("owner"),
         "failures": sorted(
             (
                 (failure or state, row, help_of(_STATES[state], failure) if state in _STATES else "")

@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.monitoring.render import size
-from include.pages.asked import Answers, AskDag, Asked, BadPageQuery, PageForOperators
+from include.pages.asked import SHARE, Answers, AskDag, Asked, BadPageQuery, PageForOperators
 from include.pages.benchmarks import docs_of_campaign, report_file
 from include.pages.registry import PAGES, Page
 from include.quality.results import docs_file
@@ -132,9 +132,9 @@ def create_app(login: Callable[..., StageoutUser], site: Callable[[], Site], dag
     app = FastAPI(
         title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(admit)]
     )  # fmt: skip
-    services, remembered = Answers(), RememberedCounts()
+    answers = (Answers(), Answers(workers=1, share=SHARE), RememberedCounts())
     for page in PAGES:
-        _add(app, page, site, services, remembered)
+        _add(app, page, site, answers)
     app.add_api_route("/static/{name}", _static, methods=["GET"])
     app.add_api_route("/quality/{slot}/{run}/{name}", partial(_data_docs, site), methods=["GET"])
     app.add_api_route("/benchmarks/{campaign}/report", partial(_benchmark_report, site), methods=["GET"])
@@ -143,12 +143,14 @@ def create_app(login: Callable[..., StageoutUser], site: Callable[[], Site], dag
     return app
 
 
-def _add(app: FastAPI, page: Page, site: Callable[[], Site], services: Answers, remembered: RememberedCounts) -> None:
+def _add(
+    app: FastAPI, page: Page, site: Callable[[], Site], answers: tuple[Answers, Answers, RememberedCounts]
+) -> None:
     read = getattr(import_module(f"include.pages.{page.module}"), page.read)
 
     def values(request: Request) -> dict[str, Any]:
         state, query = request.state, dict(request.query_params)
-        asked = Asked(site(), services, remembered, state.user, datetime.now(UTC), query, state.dag)
+        asked = Asked(site(), *answers, state.user, datetime.now(UTC), query, state.dag)
         return {"every": EVERY_S, **read(asked)}
 
     async def whole(request: Request) -> Response:

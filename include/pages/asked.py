@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,10 +23,12 @@ FRESH_S = 4.0
 """Seconds after which the service is asked again."""
 PATIENCE_S = 0.1
 """Seconds that a page waits for a service."""
+SHARE = 20.0
+"""A count that took long is fresh for so many times as long."""
 MOST = 1024
 """Questions whose answers are kept."""
 OLD_S = 60.0
-"""Seconds after which an answer is not shown any more, if its service hangs."""
+"""Seconds after which an answer is not shown any more, if its service hangs; one that is fresh for long: twice that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,60 +38,84 @@ class ServiceAnswer(Generic[T]):
     at: datetime | None = None
     value: T | None = None
     fault: str | None = None
+    took_s: float = 0.0
+    fresh_s: float = FRESH_S
 
     def is_late(self, now: datetime) -> bool:
         """Tell whether it is still to come; a fault is an answer."""
-        return self.value is None and (self.at is None or (now - self.at).total_seconds() >= OLD_S)
+        return self.value is None and (self.at is None or self.is_old(now))
+
+    def is_old(self, now: datetime) -> bool:
+        """Tell whether it is not shown any more."""
+        return self.at is not None and (now - self.at).total_seconds() >= max(OLD_S, 2 * self.fresh_s)
 
 
 NOT_YET: ServiceAnswer[object] = ServiceAnswer(fault="no answer yet")
 
 
 class Answers:
-    """Answers by question. Each question is asked by one thread at a time, and its last answer is kept."""
+    """Answers by question. Each question is asked by one thread at a time, and its last answer is kept.
 
-    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._clock = clock
-        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="nightshift-pages")
+    Args:
+        clock: Tells the time.
+        workers: How many questions are asked at once.
+        share: An answer is fresh for so many times as long as it took.
+    """
+
+    def __init__(
+        self, clock: Callable[[], datetime] = lambda: datetime.now(UTC), *, workers: int = 8, share: float = 0.0
+    ) -> None:
+        self._clock, self._share = clock, share
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="nightshift-pages")
         self._lock = threading.Lock()
-        self._asked: dict[str, Future[None]] = {}
-        self._answers: dict[str, ServiceAnswer[object]] = {}
+        self._asked: dict[Hashable, Future[None]] = {}
+        self._answers: dict[Hashable, ServiceAnswer[object]] = {}
 
-    def ask(self, question: str, work: Callable[[], T]) -> ServiceAnswer[T]:
+    def ask(self, question: Hashable, work: Callable[[], T], *, fresh_s: float = FRESH_S) -> ServiceAnswer[T]:
         """The answer to a question, at most a few seconds old unless the service is slow.
 
         Args:
             question: Names what is asked.
             work: Asks the service; runs in another thread.
+            fresh_s: For how long the answer is not asked for again.
         """
-        return self.ask_all({question: work})[0]
+        return self.ask_all({question: work}, fresh_s=fresh_s)[0]
 
-    def ask_all(self, works: Mapping[str, Callable[[], object]]) -> list[ServiceAnswer[Any]]:
-        """The same of several questions, which are asked at once and waited for together."""
+    def ask_all(
+        self, works: Mapping[Hashable, Callable[[], object]], *, fresh_s: float = FRESH_S
+    ) -> list[ServiceAnswer[Any]]:
+        """The same of several questions, which are waited for together."""
         with self._lock:
-            running = [future for name, work in works.items() if (future := self._running(name, work)) is not None]
+            running = [
+                future for name, work in works.items() if (future := self._running(name, work, fresh_s)) is not None
+            ]
         if running:
             wait(running, timeout=PATIENCE_S)
         with self._lock:
             answers = [self._answers.get(question, NOT_YET) for question in works]
         return [self._shown(answer) for answer in answers]
 
-    def _running(self, question: str, work: Callable[[], object]) -> Future[None] | None:
-        """Return what asks a question now; None: its answer is fresh."""
-        kept = self._answers.get(question, NOT_YET)
-        age = None if kept.at is None else (self._clock() - kept.at).total_seconds()
-        if question not in self._asked and (age is None or age >= FRESH_S):
-            self._asked[question] = self._pool.submit(self._work, question, work)
+    def _running(self, question: Hashable, work: Callable[[], object], fresh_s: float) -> Future[None] | None:
+        """Return what asks a question now and is worth a wait; None: its answer is fresh, or takes longer."""
+        kept, now = self._answers.get(question, NOT_YET), self._clock()
+        if question not in self._asked and (kept.at is None or (now - kept.at).total_seconds() >= kept.fresh_s):
+            self._asked[question] = self._pool.submit(self._work, question, work, fresh_s)
+        if kept.value is not None and kept.took_s > PATIENCE_S and not kept.is_old(now):
+            return None
         return self._asked.get(question)
 
     def _shown(self, answer: ServiceAnswer[object]) -> ServiceAnswer[object]:
-        if answer.at is not None and (self._clock() - answer.at).total_seconds() >= OLD_S:
-            return ServiceAnswer(answer.at, fault=f"no answer since {answer.at:%Y-%m-%d %H:%M:%S} UTC")
+        if answer.at is not None and answer.is_old(self._clock()):
+            return replace(answer, value=None, fault=f"no answer since {answer.at:%Y-%m-%d %H:%M:%S} UTC")
         return answer
 
-    def _work(self, question: str, work: Callable[[], object]) -> None:
+    def _work(self, question: Hashable, work: Callable[[], object], fresh_s: float) -> None:
+        began = self._clock()
         try:
-            answer = ServiceAnswer(self._clock(), work())
+            value = work()
+            at = self._clock()
+            took_s = (at - began).total_seconds()
+            answer = ServiceAnswer(at, value, took_s=took_s, fresh_s=max(fresh_s, self._share * took_s))
         except (NightshiftError, OSError) as error:
             answer = ServiceAnswer(self._clock(), fault=str(error))
         except Exception:
@@ -136,6 +162,8 @@ class Asked:
 
     site: Site
     services: Answers
+    counts: Answers
+    """From the ledger, one at a time: each takes a core, and pages need the other."""
     remembered: RememberedCounts
     user: StageoutUser
     now: datetime

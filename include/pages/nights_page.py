@@ -85,20 +85,21 @@ def _calendar(asked: Asked, slots: Sequence[str]) -> dict[str, Any]:
     today = asked.now.date()
     days = [today - timedelta(days=number) for number in range(DAYS)]
 
-    def verdicts() -> dict[tuple[str, date], NightVerdict]:
-        ledger, settings = asked.site.ledger, asked.site.settings.slots
-        shown: list[rows.BuildRow] = []
-        for slot in slots:
-            listed = rows.newest_builds(ledger, slot=slot, limit=2 * DAYS)
-            own = [row for row in listed if row.date >= days[-1]]
-            shown += rows.kept_back(ledger, [slot], own, after=None, more=bool(own))
-        return rows.verdicts(ledger, settings, shown)
+    def verdicts(slot: str) -> dict[tuple[str, date], NightVerdict]:
+        ledger = asked.site.ledger
+        listed = rows.newest_builds(ledger, slot=slot, since=days[-1], limit=2 * DAYS)
+        shown = rows.kept_back(ledger, [slot], listed, after=None, more=bool(listed))
+        return rows.verdicts(ledger, asked.site.settings.slots, shown)
 
-    question = f"calendar {' '.join(slots)}"
-    answer = asked.services.ask(question, lambda: asked.remembered(question, verdicts, kept_s=CALENDAR_S))
-    of = answer.value or {}
-    lines = [(slot, [(day, of.get((slot, day))) for day in days]) for slot in slots]
-    return {"days": days, "lines": lines, "marks": MARKS, "fault": answer.fault}
+    answers = asked.counts.ask_all(
+        {("calendar", slot): partial(verdicts, slot) for slot in slots}, fresh_s=CALENDAR_S
+    )  # fmt: skip
+    lines = [
+        (slot, [(day, (answer.value or {}).get((slot, day))) for day in days])
+        for slot, answer in zip(slots, answers, strict=True)
+    ]
+    fault = next((answer.fault for answer in answers if answer.fault), None)
+    return {"days": days, "lines": lines, "marks": MARKS, "fault": fault}
 
 
 def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
@@ -168,14 +169,10 @@ def _publications(cells: Sequence[view.ArtifactCell]) -> list[Publication]:
 
 def _expected(asked: Asked, slot: Slot, day: date, progress: view.NightProgress) -> view.ExpectedEnd | None:
     """The end by the last nights of the slot, whose courses are read beside the page."""
-    question = f"courses {slot.name} {day}"
-
-    def courses() -> list[list[float]]:
-        return asked.remembered(
-            question, lambda: rows.earlier_courses(asked.site.ledger, slot.name, day), kept_s=COURSES_S
-        )
-
-    return view.expected_end(progress, asked.services.ask(question, courses).value or (), asked.now)
+    courses = asked.counts.ask(
+        ("courses", slot.name, day), lambda: rows.earlier_courses(asked.site.ledger, slot.name, day), fresh_s=COURSES_S
+    )
+    return view.expected_end(progress, courses.value or (), asked.now)
 
 
 def _difference(asked: Asked, slot: Slot, summary: Summary) -> dict[str, Any]:

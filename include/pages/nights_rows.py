@@ -83,13 +83,15 @@ class LinkRow:
 
 
 def newest_builds(
-    bind: Bind, *, slot: str | None = None, after: Cursor | None = None, limit: int = PAGE
+    bind: Bind, *, slot: str | None = None, after: Cursor | None = None, since: date | None = None, limit: int = PAGE
 ) -> tuple[BuildRow, ...]:
-    """The builds of one slot or of all, the newest first."""
+    """The builds of one slot or of all, the newest first; `since`: none before that date."""
     names = ("id", "slot", "build_id", "build_date", "complete", "updated_at", "rejected")
     query = select(*(builds.c[name] for name in names)).order_by(builds.c.build_date.desc(), builds.c.id.desc())
     if slot is not None:
         query = query.where(builds.c.slot == slot)
+    if since is not None:
+        query = query.where(builds.c.build_date >= since)
     if after is not None:
         same = and_(builds.c.build_date == after.date, builds.c.id < after.id)
         query = query.where(or_(builds.c.build_date < after.date, same))

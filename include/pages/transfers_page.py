@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 from urllib.parse import urlencode
 
@@ -166,41 +165,36 @@ def address(given: Mapping[str, str], **more: str) -> str:
 def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -> dict[str, Any]:
     """Counts and what is beside them: of all that the user may see, or of what the parameters choose of that."""
     ledger, remembered, owner = asked.site.ledger, asked.remembered, chosen.owner
+    whole = status.TransferFilter(owner=owner, workflow=chosen.workflow)
+    link = (chosen.source, chosen.destination, chosen.site)
+
+    def count() -> tuple[status.TransferCount, ...]:
+        # once for all choices of a link
+        return remembered(("transfers", whole), lambda: status.count_transfers(ledger, whole))
+
     if chosen.workflow is not None:
-        whole = status.TransferFilter(owner=owner, workflow=chosen.workflow)
-        of_it = asked.services.ask(
-            f"transfers of workflow {chosen.workflow!r} {owner or ''}", lambda: _workflow(asked, whole)
+        of_it = asked.counts.ask(
+            ("workflow", whole, link), lambda: (_tables(count(), chosen), _workflow(asked, whole, count()))
         )
-        files, progress = of_it.value or ((), None)
-        counts = _tables(files, chosen)
+        counts, progress = of_it.value or (_tables((), chosen), None)
         empty = {"counted": (of_it,), "rest": None, "whose": owner}
         return empty | {"counts": counts, "limits": _limits(asked, counts), "workflow": progress}
     hours = min(24, asked.site.settings.stageout.archive_hours)
-    *counted, ended, trouble = asked.services.ask_all({
-        f"other transfers {owner or ''}": lambda: rows.counts_of_states(ledger, remembered, owner, rows.NOT_COMPLETE),
-        f"complete transfers {owner or ''}": lambda: rows.counts_of_states(ledger, remembered, owner, rows.COMPLETE),
-        f"ended transfers {owner or ''}": lambda: (
-            rows.hours(ledger, remembered, owner, now=asked.now, count=hours),
-            remembered(("days", owner), lambda: rows.days(ledger, owner, now=asked.now)),
-            remembered(("rates", owner), lambda: rows.link_rates(ledger, owner, now=asked.now)),
+    counted, trouble, ended = asked.counts.ask_all({
+        ("transfers", whole, link): lambda: _tables(count(), chosen),
+        ("trouble", owner, finding): lambda: (
+            rows.oldest_due(ledger, owner),
+            rows.held(ledger, owner),
+            rows.findings(ledger, owner, finding),
+            rows.failures(ledger, owner),
         ),
-        f"trouble of transfers {owner or ''} {finding or ''}": lambda: remembered(
-            ("trouble", owner, finding),
-            lambda: (
-                rows.oldest_due(ledger, owner),
-                rows.held(ledger, owner),
-                rows.findings(ledger, owner, finding),
-                rows.failures(ledger, owner),
-            ),
+        ("ended", owner): lambda: (
+            rows.hours(ledger, remembered, owner, now=asked.now, count=hours),
+            rows.days(ledger, owner, now=asked.now),
+            rows.link_rates(ledger, owner, now=asked.now),
         ),
     })  # fmt: skip
-
-    def tables() -> dict[str, Any]:
-        return _tables(tuple(chain.from_iterable(answer.value or () for answer in counted)), chosen)
-
-    link = (chosen.source, chosen.destination, chosen.site)
-    answered = tuple(answer.value is not None for answer in counted)
-    counts = remembered(("tables", owner, link, answered), tables)
+    counts = counted.value or _tables((), chosen)
     by_hour, by_day, (rates, since) = ended.value or ((), (), ((), asked.now))
     oldest, held, (kinds, shown), failed = trouble.value or ({}, [], ({}, []), [])
     rest = {
@@ -221,29 +215,22 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         "days": by_day[::-1],
     }
     limits = _limits(asked, counts)
-    figures = {"counts": counts, "limits": limits, "counted": counted, "rest": rest}
+    figures = {"counts": counts, "limits": limits, "counted": (counted,), "rest": rest}
     return figures | {"whose": owner, "workflow": None}
 
 
 def _workflow(
-    asked: Asked, whole: status.TransferFilter
-) -> tuple[tuple[status.TransferCount, ...], dict[str, Any] | None]:
-    """Counts of a workflow; of one user's also its progress, what keeps files from their end, and lists of copies."""
+    asked: Asked, whole: status.TransferFilter, counts: Sequence[status.TransferCount]
+) -> dict[str, Any] | None:
+    """The progress of a user's workflow, what keeps its files from their end, and lists of copies."""
     owner, name, ledger = whole.owner, whole.workflow, asked.site.ledger
-    counts = asked.remembered(("transfers", whole), lambda: status.count_transfers(ledger, whole))
     if owner is None or name is None:
-        return counts, None
-    archived, waits, (lately, within) = asked.remembered(
-        ("workflow", whole),
-        lambda: (
-            status.count_archived(ledger, whole),
-            rows.waiting_groups(ledger, owner, name),
-            rows.ended_lately(ledger, owner, name, now=asked.now),
-        ),
-    )
-    files = status.sum_counts((*counts, *archived), lambda count: count.state)
+        return None
+    files = status.sum_counts((*counts, *status.count_archived(ledger, whole)), lambda count: count.state)
+    lately, within = rows.ended_lately(ledger, owner, name, now=asked.now)
+    waits = rows.waiting_groups(ledger, owner, name)
     lists = urlencode({"user": owner, "workflow": name})
-    return counts, {
+    return {
         "progress": view.progress_of(files, lately, within),
         "waits": [(group, view.help_of(group.state, group.failure)) for group in waits],
         "lists": [(form.value, f"{API}/copies?{lists}&format={form.value}") for form in ListFormat],
@@ -261,20 +248,17 @@ def _limits(asked: Asked, counts: Mapping[str, Any]) -> dict[str, Any]:
     return {"links": decisions_by_link(links, asked.site.settings.sites, answer.value), "faults": faults}
 
 
-def _tables(counts: tuple[status.TransferCount, ...], chosen: status.TransferFilter) -> dict[str, Any]:
+def _tables(counts: Sequence[status.TransferCount], chosen: status.TransferFilter) -> dict[str, Any]:
     some = [
         count for count in counts
         if chosen.source in (None, count.source) and chosen.destination in (None, count.destination)
         and chosen.site in (None, count.source, count.destination)
     ]  # fmt: skip
     states = status.sum_counts(some, lambda count: count.state)
+    groups = view.groups(some)
     return {
         "states": [(state, view.kind_of(state), states[state]) for state in TransferState if state in states],
-        "tables": [
-            ("user", "User", view.groups(some, "user")),
-            ("link", "Link", view.groups(some, "link")),
-            ("site", "Site", view.groups(some, "site")),
-        ],
+        "tables": [(name, name.capitalize(), groups[name]) for name in ("user", "link", "site")],
     }
 
 

@@ -18,7 +18,7 @@ from include.stageout.attempts.answers import HELD
 from include.stageout.requests import pieces
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import TRANSFER_ENDED, TransferState
-from include.stageout.status import TransferCount, TransferFilter, count_transfers, waiting_since
+from include.stageout.status import waiting_since
 from include.stageout.tables import (
     stageout_analytics,
     stageout_findings,
@@ -39,7 +39,6 @@ DAYS = 30
 HOUR = timedelta(hours=1)
 HOURS_KEPT_S = 6 * 3600.0
 COMPLETE = (TransferState.CLEANED, TransferState.KEPT)
-NOT_COMPLETE = tuple(state for state in TransferState if state not in COMPLETE)
 TROUBLED = (TransferState.FAILED, TransferState.RETRY_WAIT, TransferState.NEEDS_CREDENTIAL)
 HOLDABLE = (TransferState.NEW, TransferState.SUBMITTED, TransferState.ACTIVE)
 
@@ -62,17 +61,6 @@ class EndedFiles:
     complete: int
     failed: int
     bytes: int | None = None
-
-
-def counts_of_states(
-    ledger: Engine, remembered: RememberedCounts, owner: str | None, states: tuple[TransferState, ...]
-) -> tuple[TransferCount, ...]:
-    """Transfers that are not archived, in these states, by owner, link and state.
-
-    Those that are complete are by far the most: counting them takes longest.
-    """
-    chosen = TransferFilter(owner=owner, states=states)
-    return remembered(("transfers", chosen), lambda: count_transfers(ledger, chosen))
 
 
 def oldest_due(bind: Bind, owner: str | None) -> dict[TransferState, datetime]:

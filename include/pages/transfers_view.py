@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -73,26 +73,30 @@ def kind_of(state: TransferState) -> str:
     return _PHASE_OF[state].kind
 
 
-_KEYS: Mapping[str, Callable[[TransferCount], set[tuple[str, ...]]]] = {
-    "user": lambda count: {(count.owner,)},
-    "link": lambda count: {(count.source, count.destination)},
-    "site": lambda count: {(count.source,), (count.destination,)},
-}
-
-
-def groups(counts: Iterable[TransferCount], common: str) -> list[CountedGroup]:
-    """Counts by what they have in common, those with the most files that are not complete first.
+def groups(counts: Iterable[TransferCount]) -> dict[str, list[CountedGroup]]:
+    """Counts by user, by link and by site at either end of a link, those with the most incomplete files first.
 
     Args:
         counts: There may be tens of thousands.
-        common: `user`, `link` or `site`, at either end of a link.
     """
-    query, keys = ("source", "destination") if common == "link" else (common,), _KEYS[common]
-    files: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    users: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    links: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    sites: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for count in counts:
         phase = _PHASE_OF[count.state].name
-        for key in keys(count):
-            files[key][phase] += count.files
+        users[(count.owner,)][phase] += count.files
+        links[count.source, count.destination][phase] += count.files
+    for link, files in links.items():
+        for site in set(link):
+            sites[(site,)].update(files)
+    return {
+        "user": _groups(users, "user"),
+        "link": _groups(links, "source", "destination"),
+        "site": _groups(sites, "site"),
+    }
+
+
+def _groups(files: Mapping[tuple[str, ...], Counter[str]], *query: str) -> list[CountedGroup]:
     groups = [CountedGroup(" to ".join(key), dict(zip(query, key, strict=True)), sums) for key, sums in files.items()]
     return sorted(groups, key=lambda group: (-group.open, group.name))
 

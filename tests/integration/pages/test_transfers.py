@@ -368,6 +368,8 @@ def test_analytics_have_times_until_registration_and_hide_what_belongs_to_others
     assert "By user" not in own
     assert "bob" not in own
     assert ann("analytics?user=bob", status=400)
+    of_ann = olga.whole(f"analytics?user=ann&since={day}&until={day}")
+    assert re.findall(r'<th scope="row">([^<]+)</th><td class="n">4</td>', of_ann) == ["all", "pisa to bari", "ann"]
     assert "is archived" in ann.whole("analytics?since=2026-01-01&until=2026-01-02")
     for query in ("since=2026-11-24&until=2026-11-23", "since=2020-01-01", "since=x", "site=nowhere"):
         assert olga(f"analytics?{query}", status=400)

@@ -38,10 +38,10 @@ def test_every_state_is_in_one_phase_and_every_failure_class_says_what_is_done()
 
 
 def test_groups_are_in_the_order_of_what_is_not_complete_and_lead_to_their_rows() -> None:
-    ann, bob = transfers_view.groups(COUNTS, "user")
+    ann, bob = transfers_view.groups(COUNTS)["user"]
     assert (ann.name, ann.query, dict(ann.files), ann.open) == ("ann", {"user": "ann"}, {"waiting": 4}, 4)
     assert (dict(bob.files), bob.open) == ({"complete": 50, "failed": 2}, 2)
-    links = transfers_view.groups(COUNTS, "link")
+    links = transfers_view.groups(COUNTS)["link"]
     assert [(one.name, one.query) for one in links] == [
         ("pisa to bari", {"source": "pisa", "destination": "bari"}),
         ("bari to rome", {"source": "bari", "destination": "rome"}),
@@ -49,10 +49,10 @@ def test_groups_are_in_the_order_of_what_is_not_complete_and_lead_to_their_rows(
 
 
 def test_a_site_has_what_comes_and_what_goes() -> None:
-    sites = {one.name: one.open for one in transfers_view.groups(COUNTS, "site")}
+    sites = {one.name: one.open for one in transfers_view.groups(COUNTS)["site"]}
     assert sites == {"bari": 6, "pisa": 4, "rome": 2}
     inside = [count("ann", "pisa", "pisa", TransferState.NEW, 5)]
-    assert [one.open for one in transfers_view.groups(inside, "site")] == [5]
+    assert [one.open for one in transfers_view.groups(inside)["site"]] == [5]
 
 
 def test_a_history_says_how_long_each_state_lasted() -> None:
