@@ -73,8 +73,7 @@ def alert_failed_run(context: Context) -> None:
 
 def alert_late_run(context: Mapping[str, Any], hours: float) -> None:
     """Send a message for a run that is not over `hours` after it was queued. Airflow calls this by a deadline alert."""
-    from include.notify.message import Message, NotifyEvent
-    from include.notify.notifier import Notifier
+    from include.notify import Message, Notifier, NotifyEvent
 
     run = context["dag_run"]
     dag_id, run_id = str(run["dag_id"]), str(run["dag_run_id"])

@@ -8,7 +8,6 @@ import typer
 
 from include.cli.repository.open import holder, open_site, refusing
 from include.cvmfs.sources.source import printable
-from include.notify.message import Message, NotifyEvent
 
 app = typer.Typer(no_args_is_help=True)
 FAILED = 1
@@ -26,7 +25,7 @@ def test() -> None:
     Connections come from the environment of this command (AIRFLOW_CONN_<ID>). Exit code 1 if a way fails or none is
     configured. Nothing is recorded: alerts that were sent or wait are as before.
     """
-    from include.notify.notifier import Notifier
+    from include.notify import Message, Notifier, NotifyEvent
 
     now = datetime.now(UTC)
     message = Message(

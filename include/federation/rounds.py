@@ -21,8 +21,7 @@ from include.federation.states import DAY, READING, EvidenceSource, HealthRound,
 from include.fts.client.client import BanOf
 from include.fts.client.open import connected_client
 from include.fts.states import FailureReason
-from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import DeliveryOutcome, Notifier
+from include.notify import DeliveryOutcome, Message, Notifier, NotifyEvent
 from include.settings.sites import ChecksumMode, RemoteSite, SiteProbe
 from include.site.site import Site
 from include.stageout.errors import PLACE_UNLISTED

@@ -18,8 +18,7 @@ from include.monitoring.findings import Finding, PreflightReport, Severity
 from include.monitoring.summary import SHOWN, ArtifactOutcome, Line, Summary
 from include.nightlies.rules.build_date import resolve_build_date
 from include.nightlies.rules.passes import cutoff, first_run_id, tick_of
-from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import Notifier
+from include.notify import Message, Notifier, NotifyEvent
 from include.publishers.server import errors as node
 from include.settings import errors as settings
 from include.settings.model import Slot

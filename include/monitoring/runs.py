@@ -23,9 +23,7 @@ from include.nightlies.rules.approval import Answer
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed, NotVerified
-from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import DeliveryOutcome, Notifier
-from include.notify.records import append_note, claim, take_notes
+from include.notify import DeliveryOutcome, Message, Notifier, NotifyEvent, append_note, claim, take_notes
 from include.site.site import Site
 
 NIGHT = "nightly_install"

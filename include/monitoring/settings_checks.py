@@ -9,7 +9,7 @@ from include.ledger.engine import shown, shown_address
 from include.ledger.errors import LedgerError
 from include.monitoring.findings import Finding, Severity
 from include.monitoring.schedules import left_out
-from include.notify.notifier import service_of
+from include.notify import service_of
 from include.settings.errors import MissingConnection, SettingsError
 from include.settings.model import SiteSettings
 from include.settings.secrets import ConnectionSecrets, Secrets, base_url, ledger_address

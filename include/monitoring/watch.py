@@ -18,9 +18,7 @@ from include.monitoring.render import begun_since, is_made, note_made, read_summ
 from include.monitoring.store_checks import room, written
 from include.monitoring.summary import Line, Summary, no_log
 from include.nightlies.rules.passes import by_artifact
-from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import DeliveryOutcome, Notifier
-from include.notify.records import seen_of, seen_since, undelivered
+from include.notify import DeliveryOutcome, Message, Notifier, NotifyEvent, seen_of, seen_since, undelivered
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
 from include.site.site import Site

@@ -15,8 +15,7 @@ from sqlalchemy import Connection, func, select, update
 from include.errors import NightshiftError
 from include.ledger.acts import Act, ActKind, note_act
 from include.ledger.engine import Bind, reading, writing
-from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import DeliveryOutcome, Notifier, NotifySite
+from include.notify import DeliveryOutcome, Message, Notifier, NotifyEvent, NotifySite
 from include.stageout.components.archivist import archive
 from include.stageout.components.cleaner import clean
 from include.stageout.components.monitor import MonitorReport, monitor

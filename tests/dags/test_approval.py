@@ -11,8 +11,7 @@ from airflow.sdk import TriggerRule
 
 from include.nightlies.records import questions
 from include.nightlies.rules.approval import Answer
-from include.notify.message import NotifyEvent
-from include.notify.records import alerts_since
+from include.notify import NotifyEvent, alerts_since
 from tests.dags.conftest import FQRN, MiniSite, anna, reconfigured
 from tests.fakes.builds import Build, tree
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from include.cvmfs.format.paths import link_target
-from include.notify.records import Alert, alerts_since
+from include.notify import Alert, alerts_since
 from tests.e2e.deployment import FQRN, RUN_S, TICK, Deployment
 from tests.fakes.builds import Build, tree
 

@@ -14,8 +14,7 @@ from sqlalchemy import func, select
 from include.federation.records import changes_of, obstacles
 from include.federation.rounds import check_sites
 from include.ledger.engine import reading
-from include.notify.message import Message
-from include.notify.notifier import DeliveryOutcome, Notifier
+from include.notify import DeliveryOutcome, Message, Notifier
 from include.site.site import Site
 from include.stageout.blocks import close_workflow
 from include.stageout.components.census import take_census

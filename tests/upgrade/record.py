@@ -42,8 +42,7 @@ from include.nightlies.rules.passes import Pass
 from include.nightlies.steps.inherit import inherit_batch
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
-from include.notify.message import Message, NotifyEvent
-from include.notify.records import claim
+from include.notify import Message, NotifyEvent, claim
 from include.provenance.interventions import freeze, thaw
 from include.stageout.requests import record_request
 from tests.fakes.attempts import attempt

@@ -23,8 +23,7 @@ from include.nightlies.rules.publication import Move, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import PreparedTooLongAgo
 from include.nightlies.steps.values import Batch, Item, all_items
-from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import Notifier
+from include.notify import Message, Notifier, NotifyEvent
 from include.settings.model import Approval
 from include.site.site import Site
 

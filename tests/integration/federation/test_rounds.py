@@ -21,8 +21,7 @@ from include.federation.records import changes_of, health_of, hold, obstacles, r
 from include.federation.rounds import BANNED_BY_US, PREFIX, RoundReport, check_sites, probe_site
 from include.federation.states import SiteState
 from include.fts.client.client import BanOf, FtsClient
-from include.notify.message import Message
-from include.notify.notifier import DeliveryOutcome, Notifier
+from include.notify import DeliveryOutcome, Message, Notifier
 from include.settings.sites import RemoteSite
 from include.site.site import Site
 from include.stageout.opening import SiteClients

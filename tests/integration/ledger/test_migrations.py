@@ -19,7 +19,7 @@ import include.federation.records
 import include.ledger.restores
 import include.monitoring.render  # each declares its tables
 import include.nightlies.records.tables
-import include.notify.records
+import include.notify
 import include.provenance.interventions
 import include.provenance.records
 import include.replicas.states

@@ -27,8 +27,7 @@ from include.nightlies.records.damage import note_collection
 from include.nightlies.records.publications import new_row
 from include.nightlies.records.tables import publications
 from include.nightlies.rules.publication import Planned, PublicationKey
-from include.notify.message import Message, NotifyEvent
-from include.notify.records import claim, not_told, seen_since
+from include.notify import Message, NotifyEvent, claim, not_told, seen_since
 from include.replicas.look import record
 from include.replicas.states import ReplicaLook, ReplicaState
 from include.settings.secrets import EnvSecrets

@@ -17,9 +17,7 @@ from sqlalchemy import Engine
 
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
-from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import DeliveryOutcome, Notifier, NotifyError, send, service_of
-from include.notify.records import alerts_since
+from include.notify import DeliveryOutcome, Message, Notifier, NotifyError, NotifyEvent, alerts_since, send, service_of
 from include.settings.errors import BadConnection
 from include.settings.model import SiteSettings
 from include.settings.secrets import ConnectionSecrets, EnvSecrets

@@ -10,7 +10,7 @@ from include.monitoring.alerts import SHOWN, Cause, causes, untold
 from include.monitoring.summary import Line, Summary
 from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.states import Skip, State
-from include.notify.message import NotifyEvent
+from include.notify import NotifyEvent
 from tests.fakes.summaries import NOW, built, of, published
 
 HOUR = timedelta(hours=1)

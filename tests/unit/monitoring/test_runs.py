@@ -18,9 +18,7 @@ from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
-from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import DeliveryOutcome, Notifier, NotifyError
-from include.notify.records import undelivered
+from include.notify import DeliveryOutcome, Message, Notifier, NotifyError, NotifyEvent, undelivered
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import update
 
 from include.fts.errors import FtsUnreachable
-from include.notify.notifier import DeliveryOutcome, Notifier
+from include.notify import DeliveryOutcome, Notifier
 from include.stageout.files import FileToTransfer, StageoutRequest
 from include.stageout.passes import PassAccount, PassEnd, remind, reminder, run_pass, waiting_for_credentials
 from include.stageout.requests import record_request

@@ -1,1 +1,0 @@
-"""Notifies people by Apprise of what went wrong and what to do."""
