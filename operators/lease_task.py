@@ -16,7 +16,7 @@ from airflow.sdk import Context
 from include.cvmfs.errors import CollectionRunning, RepositoryFrozen
 from include.errors import NightshiftError
 from include.gateway.errors import PathBusy, RepositoryDisabled
-from include.nightlies.steps.errors import DependencyPending
+from include.nightlies.errors import DependencyPending
 from operators.base import NightshiftOperator
 from triggers.checks import unfrozen
 from triggers.poll import PollTrigger

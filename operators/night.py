@@ -13,8 +13,8 @@ from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
 from include.cvmfs.errors import CollectionRunning
 from include.gateway.errors import PathBusy
+from include.nightlies.errors import GateClosed
 from include.nightlies.rules.passes import ELSEWHERE
-from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.values import Night, PublicationRequest
 from operators.base import NightshiftOperator, attempt_of
 from operators.lease_task import Done, LeaseTaskOperator, Waiting

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
-from include.nightlies.steps.errors import BatchFailed
+from include.nightlies.errors import BatchFailed
 from include.nightlies.steps.values import BatchOutcome, Item
 from operators.base import NightshiftOperator, attempt_of, batches_of, tries_left
 from operators.links import SourceLink

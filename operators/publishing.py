@@ -16,8 +16,8 @@ from hooks.retry import RetryByKind
 from include.cvmfs.errors import CollectionRunning
 from include.dag_runs import OWNER
 from include.gateway.errors import PathBusy
+from include.nightlies.errors import BatchFailed
 from include.nightlies.rules.passes import FIRST_DAY
-from include.nightlies.steps.errors import BatchFailed
 from include.nightlies.steps.values import Batch
 from operators.approve import AskApprovalOperator, approve_each
 from operators.base import NightshiftOperator, alert_failed_run, attempt_of, batches_of, note_failure

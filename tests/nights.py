@@ -14,13 +14,13 @@ import pytest
 from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.format.paths import link_target
 from include.nightlies.attempt import Attempt, Clock
+from include.nightlies.errors import GateClosed, ReserveFailed
 from include.nightlies.records import builds
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.removal.undo import UndoPlan, Wish, undo
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
-from include.nightlies.steps.errors import GateClosed, ReserveFailed
 from include.nightlies.steps.gate import Passed, gate
 from include.nightlies.steps.inherit import inherit_batch
 from include.nightlies.steps.links import Linked, link_night

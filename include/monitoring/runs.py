@@ -18,11 +18,11 @@ from include.monitoring.findings import NotReady
 from include.monitoring.render import read_summary
 from include.monitoring.summary import SHOWN, no_log
 from include.monitoring.watch import nights, tell_failures, whitelist_alerts
+from include.nightlies.errors import GateClosed, NotVerified
 from include.nightlies.records import builds, publications as records, questions
 from include.nightlies.rules.approval import Answer
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
-from include.nightlies.steps.errors import GateClosed, NotVerified
 from include.notify import DeliveryOutcome, Message, Notifier, NotifyEvent, append_note, claim, take_notes
 from include.site.site import Site
 

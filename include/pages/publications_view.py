@@ -15,7 +15,6 @@ from include.gateway import errors as gateway_errors
 from include.ledger import errors as ledger_errors
 from include.nightlies import errors
 from include.nightlies.rules.states import State
-from include.nightlies.steps import errors as step_errors
 from include.pages.charts import bars, figure, line
 from include.pages.repositories_view import PublishedSum
 from include.publishers import errors as publisher_errors
@@ -109,9 +108,8 @@ _CURES: Mapping[Concern, str] = {
 }
 """Cure of errors that have no hint of their own, by the part that they concern."""
 _KINDS = kinds_in(
-    errors, step_errors, cvmfs_errors, gateway_errors, publisher_errors, node_errors, settings_errors, storage_errors,
-    ledger_errors,
-)  # fmt: skip
+    errors, cvmfs_errors, gateway_errors, publisher_errors, node_errors, settings_errors, storage_errors, ledger_errors
+)
 
 
 def cure_of(code: str | None) -> str:

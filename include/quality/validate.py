@@ -23,7 +23,7 @@ from great_expectations.render.renderer import ValidationResultsPageRenderer
 from great_expectations.render.view import DefaultJinjaPageView
 from jinja2 import ChoiceLoader, DictLoader
 
-from include.nightlies.steps.errors import QUALITY_UNCHECKED
+from include.nightlies.errors import QUALITY_UNCHECKED
 from include.quality.results import STYLE, Expect, QualityRule, Row, SuiteInput, SuiteResult, columns_of
 
 NAME = "name"

@@ -19,8 +19,7 @@ from hooks.gateway import held_lease
 from include.cvmfs.errors import DestinationError, SourceError, TagError
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import BAD_SIGNATURE, SEALED_LEASE_UNREADABLE, BadLeasePath, LeaseLost
-from include.nightlies.errors import APPROVAL_REQUIRED
-from include.nightlies.steps.errors import ArtifactMissing, SourceNotAllowed
+from include.nightlies.errors import APPROVAL_REQUIRED, ArtifactMissing, SourceNotAllowed
 from include.provenance import single_changes as provenance
 from include.provenance.query import ask
 from include.settings.errors import SettingsError

@@ -9,7 +9,7 @@ from typing import Any
 
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
-from include.nightlies.errors import BuildIncomplete
+from include.nightlies.errors import BuildIncomplete, GateClosed
 from include.nightlies.records import publications as records, quality
 from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.rules.build import BuildRecord
@@ -17,7 +17,6 @@ from include.nightlies.rules.dependencies import CLEAR_PLAN, is_required, never_
 from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
-from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.links import build_taken, keep_links
 from include.nightlies.steps.values import Night
 from include.settings.model import Slot

@@ -23,14 +23,13 @@ from include.errors import code_of
 from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
-from include.nightlies.errors import NotApproved, PublicationUnknown
+from include.nightlies.errors import DependencyFailed, DependencyPending, FailedBefore, NotApproved, PublicationUnknown
 from include.nightlies.records import builds, damage, publications as records, undos as undone
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.dependencies import Readiness, readiness
 from include.nightlies.rules.publication import Figures, Move, Publication, PublicationKey, Wait
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved, tree_digest_of
-from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore
 from include.nightlies.steps.prepare import Preparation, figures_of
 from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.reserve import reserve_again

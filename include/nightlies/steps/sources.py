@@ -17,7 +17,17 @@ from urllib.parse import unquote, urlsplit
 from include.cvmfs.sources.artifact import open_artifact
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import SourceLimits, TreeSource
-from include.nightlies.errors import INDEX_NOT_WRITTEN, BadIndex, BuildMissing, listed
+from include.nightlies.errors import (
+    INDEX_NOT_WRITTEN,
+    SOURCE_AMBIGUOUS,
+    ArtifactDirectory,
+    ArtifactMissing,
+    ArtifactSize,
+    BadIndex,
+    BuildMissing,
+    SourceNotAllowed,
+    listed,
+)
 from include.nightlies.rules.index import (
     MAX_INDEX_BYTES,
     MAX_SIGNATURE_BYTES,
@@ -25,13 +35,6 @@ from include.nightlies.rules.index import (
     BuildIndex,
     public_key,
     require_signature,
-)
-from include.nightlies.steps.errors import (
-    SOURCE_AMBIGUOUS,
-    ArtifactDirectory,
-    ArtifactMissing,
-    ArtifactSize,
-    SourceNotAllowed,
 )
 from include.nightlies.steps.values import Item
 from include.settings.model import Slot

@@ -23,12 +23,12 @@ from include.cvmfs.ingest.upload import RECORD_BYTES
 from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import GatewayUnreachable
 from include.monitoring.audit import AuditChoice, audit
+from include.nightlies.errors import NotVerified
 from include.nightlies.records import builds, damage
 from include.nightlies.records.publications import history, publications_of_run
 from include.nightlies.records.tables import changesets
 from include.nightlies.rules.states import State
 from include.nightlies.steps import prepare as prepare_step
-from include.nightlies.steps.errors import NotVerified
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import give_up, publish_batch
 from include.nightlies.steps.reserve import reserve_run

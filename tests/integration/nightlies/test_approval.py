@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.nightlies.errors import NotApproved
+from include.nightlies.errors import GateClosed, NotApproved, PreparedTooLongAgo
 from include.nightlies.records import questions
 from include.nightlies.records.questions import Question
 from include.nightlies.removal.removal import require_approved
@@ -16,7 +16,6 @@ from include.nightlies.removal.undo import UndoPlan, Wish, ask_undo, plan_undo, 
 from include.nightlies.rules.approval import MARGIN, Answer
 from include.nightlies.rules.states import State
 from include.nightlies.steps.approve import ApprovalRequest, ask_run, open_question, settle_question
-from include.nightlies.steps.errors import GateClosed, PreparedTooLongAgo
 from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.publish import publish_batch

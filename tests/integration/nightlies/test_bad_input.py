@@ -11,9 +11,8 @@ from functools import cache
 
 import pytest
 
-from include.nightlies.errors import BadIndex, UnknownChoice
+from include.nightlies.errors import BadIndex, GateClosed, UnknownChoice
 from include.nightlies.rules.states import State
-from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.plan import Plan, plan_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import tidy_run, verify_run

@@ -14,9 +14,9 @@ from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.create import resign
 from include.cvmfs.errors import KeyFileError, WhitelistExpired
 from include.cvmfs.format import whitelist as whitelists
+from include.nightlies.errors import NotWell
 from include.nightlies.records import damage
 from include.nightlies.steps.care import check_quickly, look_at_whitelist, prune_tags, remove_unfinished
-from include.nightlies.steps.errors import NotWell
 from include.site.site import Site
 from tests.fakes.apart import change
 from tests.fakes.attempts import attempt

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from include.cli.main import assemble
 from include.cvmfs.commit.create import create_repository
+from include.nightlies.errors import NotWell
 from include.nightlies.steps.care import check_replicas
-from include.nightlies.steps.errors import NotWell
 from include.replicas import look
 from include.replicas.look import look_at_replicas, looks_of, record, rules_of
 from include.replicas.states import CollectionDecision, CollectionTurn, ReplicaLook, ReplicaState, wait_for_replicas

@@ -9,8 +9,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from hooks.cause import FIND_BUILD, PLAN, REASON, first_cause, reason_kept, why_no_build, why_no_plan
-from include.nightlies.errors import BuildMissing
-from include.nightlies.steps.errors import GateClosed
+from include.nightlies.errors import BuildMissing, GateClosed
 from operators.approve import AskApprovalOperator
 from operators.begin import StartNextPassOperator
 from operators.night import AnnounceBuildOperator, CheckCompletenessOperator, SetLinksOperator

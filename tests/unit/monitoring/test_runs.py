@@ -13,11 +13,11 @@ from include.monitoring.alerts import Runs, Tick, alerts_of, ticks
 from include.monitoring.render import read_summary
 from include.monitoring.runs import FailedRun, TaskFault, note_fault, tell_failed_run
 from include.monitoring.watch import watch
+from include.nightlies.errors import ArtifactMissing
 from include.nightlies.records import builds, publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
-from include.nightlies.steps.errors import ArtifactMissing
 from include.notify import DeliveryOutcome, Message, Notifier, NotifyError, NotifyEvent, undelivered
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

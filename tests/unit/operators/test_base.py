@@ -18,9 +18,15 @@ from hooks.site import run_name
 from include.cvmfs.errors import DestinationError, ManifestConflict, SourceError
 from include.errors import ErrorRow
 from include.gateway.errors import BAD_SIGNATURE, PathBusy
-from include.nightlies.errors import COLLECTION_RUN_REFUSED, ROLLBACK_REFUSED
+from include.nightlies.errors import (
+    COLLECTION_RUN_REFUSED,
+    ROLLBACK_REFUSED,
+    ArtifactMissing,
+    ArtifactSize,
+    BatchFailed,
+    GateClosed,
+)
 from include.nightlies.removal.undo import Replacement, Wish
-from include.nightlies.steps.errors import ArtifactMissing, ArtifactSize, BatchFailed, GateClosed
 from include.stageout.errors import STAGEOUT_RUN_REFUSED
 from include.storage.errors import Unavailable
 from operators.base import NightshiftOperator, batches_of, holder_name, tries_left

@@ -13,8 +13,8 @@ from include.cvmfs.coordination.freeze import KEY, Freeze, freeze
 from include.cvmfs.errors import CollectionRunning, RepositoryFrozen
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import PathBusy, RepositoryDisabled
+from include.nightlies.errors import DEPENDENCY_WAIT_S, DependencyPending
 from include.nightlies.steps import care, verify
-from include.nightlies.steps.errors import DEPENDENCY_WAIT_S, DependencyPending
 from include.publishers.server.errors import NodeBusy
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets

@@ -9,10 +9,9 @@ import pytest
 
 from include.cvmfs.collect.report import CollectionReport, LostObject
 from include.gateway.errors import GatewayError
-from include.nightlies.errors import COLLECTION_RUN_REFUSED
+from include.nightlies.errors import COLLECTION_RUN_REFUSED, NotWell
 from include.nightlies.steps import collect as step
 from include.nightlies.steps.collect import ALL_PAUSES_S, GROUP_PAUSE_S, Collected, GiveWay, file_name, parse_options
-from include.nightlies.steps.errors import NotWell
 from tests.fakes.refused import refused
 
 NONE = {"grace_days": None, "audited": None, "accept": None, "all_orphans": False, "dry_run": False}

@@ -16,9 +16,15 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from include.nightlies.errors import BadIndex, BadIndexKey, BuildMissing
+from include.nightlies.errors import (
+    SOURCE_AMBIGUOUS,
+    ArtifactDirectory,
+    BadIndex,
+    BadIndexKey,
+    BuildMissing,
+    SourceNotAllowed,
+)
 from include.nightlies.rules.index import MAX_INDEX_BYTES, public_key, require_signature
-from include.nightlies.steps.errors import SOURCE_AMBIGUOUS, ArtifactDirectory, SourceNotAllowed
 from include.nightlies.steps.sources import LOOKS, index_version, locate, opened, read_again, read_index
 from include.nightlies.steps.values import Item
 from include.settings.load import load
