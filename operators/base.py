@@ -17,7 +17,7 @@ from include.nightlies.steps.values import Batch
 from triggers.outage import OutlastsOutages
 
 if TYPE_CHECKING:
-    from include.nightlies.attempt import Attempt, OnLease
+    from include.nightlies.steps.values import Attempt, OnLease
 
 
 def airflow_url() -> str:
@@ -129,7 +129,7 @@ def attempt_of(context: Context, *, outlast: bool = False, on_lease: OnLease | N
     Returns:
         The try, as steps record it.
     """
-    from include.nightlies.attempt import Attempt
+    from include.nightlies.steps.values import Attempt
 
     number, last = context["ti"].try_number, not tries_left(context)
     user = started_by(context)

@@ -27,8 +27,8 @@ from operators.prepare import PrepareArtifactsOperator
 
 if TYPE_CHECKING:
     from include.ledger.engine import Bind
-    from include.nightlies.attempt import Attempt
     from include.nightlies.steps.publish import PublishOutcome
+    from include.nightlies.steps.values import Attempt
     from include.site.site import Site
 
 

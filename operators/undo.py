@@ -19,10 +19,10 @@ from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import NightLink
 
 if TYPE_CHECKING:
-    from include.nightlies.attempt import Attempt
     from include.nightlies.removal.rollback_preview import RollbackWish
     from include.nightlies.removal.undo import Wish
     from include.nightlies.steps.approve import ApprovalRequest
+    from include.nightlies.steps.values import Attempt
     from include.site.site import Site
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.format.paths import link_target
-from include.nightlies.attempt import Attempt, Clock
 from include.nightlies.errors import GateClosed, ReserveFailed
 from include.nightlies.records import builds
 from include.nightlies.records.publications import publications_of_run
@@ -28,7 +27,7 @@ from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import PublishOutcome, publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Batch, BatchOutcome, Night, Plan, PublicationRequest
+from include.nightlies.steps.values import Attempt, Batch, BatchOutcome, Clock, Night, Plan, PublicationRequest
 from include.nightlies.steps.verify import verify_run
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree

@@ -51,8 +51,8 @@ def undo(
     Without --yes nothing is changed. A build that links lead to is refused without --move-links. What is undone is
     not installed again by itself: see `redo`.
     """
-    from include.nightlies.attempt import Attempt
     from include.nightlies.removal.undo import Replacement, plan_undo, undo as do_it
+    from include.nightlies.steps.values import Attempt
 
     instead = Replacement.PREDECESSOR if predecessor else Replacement.NOTHING
     wish = replace(_wish(slot, build, reason, project, platform), instead=instead, move_links=move_links)
@@ -91,8 +91,8 @@ def retention(
 
     What goes, goes in one revision. A backfill may install it again.
     """
-    from include.nightlies.attempt import Attempt
     from include.nightlies.removal.retention import plan_retention, remove_expired
+    from include.nightlies.steps.values import Attempt
 
     with refusing():
         site = open_site()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import QualityBlocked
 from include.nightlies.records import builds, quality as records, undos
 from include.nightlies.records.publications import publications_of_build
@@ -15,7 +14,7 @@ from include.nightlies.rules.destinations import destination_of
 from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.links import build_of_night
 from include.nightlies.steps.sources import read_again
-from include.nightlies.steps.values import Night
+from include.nightlies.steps.values import Attempt, Night
 from include.quality import suites
 from include.quality.results import SuiteInput, SuiteResult, folder_of_run, write_docs
 from include.settings.model import Slot

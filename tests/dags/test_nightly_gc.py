@@ -16,7 +16,6 @@ import pytest
 from include.cvmfs.collect.collect import GarbageCollection
 from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.cvmfs.errors import CollectionRefused
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import NotWell
 from include.nightlies.records import damage, questions
 from include.nightlies.removal.retention import plan_retention, remove_expired
@@ -26,7 +25,7 @@ from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Night
+from include.nightlies.steps.values import Attempt, Night
 from include.settings.traits import record_traits
 from include.storage.kinds import Traits
 from operators.care import CvmfsCollectOperator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from include.nightlies.attempt import Attempt, Clock
+from include.nightlies.steps.values import Attempt, Clock
 
 
 def _now() -> datetime:

@@ -157,9 +157,9 @@ def rollback(
     What goes counts as undone: no night installs it again before `nightshift nightly redo`.
     """
     from include.cvmfs.commit.tags import UNDO
-    from include.nightlies.attempt import Attempt
     from include.nightlies.removal.rollback import record_rollback, require_possible, roll_back, unrecorded
     from include.nightlies.removal.rollback_preview import RollbackWish, preview_rollback, require_whole
+    from include.nightlies.steps.values import Attempt
 
     if tag is not None and revision is not None:
         raise typer.BadParameter("give --tag or --revision, not both")

@@ -15,7 +15,6 @@ from typing import ClassVar
 from include.cvmfs.format.catalog import NestedRef
 from include.json_values import JsonValue
 from include.ledger.acts import ActKind, named, note_act
-from include.nightlies.attempt import Attempt
 from include.nightlies.records import links as linked, questions, undos as undone
 from include.nightlies.records.links import LINK, LinkRecord
 from include.nightlies.records.undos import Undone
@@ -24,6 +23,7 @@ from include.nightlies.rules.approval import Bound, QuestionKind, WantedApproval
 from include.nightlies.rules.build import ArtifactRecord, BuildKey
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.approve import ApprovalRequest, require_answer, settings_of
+from include.nightlies.steps.values import Attempt
 from include.provenance.document import ChangeKind, ProvenanceRecord
 from include.provenance.records import begun, note
 from include.site.site import Site

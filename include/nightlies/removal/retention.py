@@ -14,7 +14,6 @@ from include.cvmfs.format.paths import common_top, is_below
 from include.cvmfs.revision.revision import Revision
 from include.json_values import JsonValue, Time
 from include.ledger.acts import ActKind
-from include.nightlies.attempt import Attempt
 from include.nightlies.removal.held import BuildReader, HeldByTag
 from include.nightlies.removal.removal import ChangedPath, Placed, Removal, ask, record, require_approved
 from include.nightlies.rules import approval
@@ -22,6 +21,7 @@ from include.nightlies.rules.approval import Bound, QuestionKind
 from include.nightlies.rules.destinations import folder_of_builds
 from include.nightlies.rules.retention_rules import HeldBuild, RetentionDecision, decide
 from include.nightlies.steps.approve import ApprovalRequest
+from include.nightlies.steps.values import Attempt
 from include.provenance.document import ChangeKind
 from include.provenance.records import newest
 from include.publishers.required_objects import topmost

@@ -19,7 +19,6 @@ from include.cvmfs.revision.needed_objects import KnownRoot, back_from
 from include.cvmfs.revision.revision import Revision
 from include.json_values import JsonValue
 from include.ledger.acts import ActKind
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PREVIEW_OUTDATED
 from include.nightlies.records import links as linked, publications as records, undos as undone
 from include.nightlies.records.links import TAG, LinkRecord
@@ -34,6 +33,7 @@ from include.nightlies.removal.rollback_preview import (
 )
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.approve import ApprovalRequest, require_answer
+from include.nightlies.steps.values import Attempt
 from include.publishers.capabilities import Operation
 from include.site.site import Site, require_switchable, switching
 from include.storage.store import Store

@@ -23,7 +23,6 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.ledger.acts import Act, ActKind, note_act
 from include.ledger.engine import Bind
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildUnknown, UndoRefused
 from include.nightlies.records import builds, publications as records, undos as undone
 from include.nightlies.removal.removal import ChangedPath, MovedLink, Placed, Removal, ask, is_asked, record
@@ -36,6 +35,7 @@ from include.nightlies.rules.order import select
 from include.nightlies.rules.publication import standing
 from include.nightlies.steps.approve import ApprovalRequest
 from include.nightlies.steps.links import Completeness
+from include.nightlies.steps.values import Attempt
 from include.provenance.document import ChangeKind
 from include.provenance.records import links_by_path, newest
 from include.publishers.base import Published

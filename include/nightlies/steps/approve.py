@@ -13,7 +13,6 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from include.ledger.engine import Bind, writing
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import APPROVAL_REQUIRED, NotApproved, PreparedTooLongAgo
 from include.nightlies.records import publications as records, questions
 from include.nightlies.records.questions import Question
@@ -21,7 +20,7 @@ from include.nightlies.rules import approval
 from include.nightlies.rules.approval import SHORTEST, Answer, Bound, QuestionKind, WantedApproval
 from include.nightlies.rules.publication import Move, Publication
 from include.nightlies.rules.states import Phase, Skip, State
-from include.nightlies.steps.values import Batch, Item, all_items
+from include.nightlies.steps.values import Attempt, Batch, Item, all_items
 from include.notify import Message, Notifier, NotifyEvent
 from include.settings.model import Approval
 from include.site.site import Site

@@ -10,9 +10,9 @@ from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.commit.tags import PruneRule, TagDecision, decide, prune_by_rule
 from include.ledger.acts import ActKind, named, note_act
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import NotWell
 from include.nightlies.records import damage
+from include.nightlies.steps.values import Attempt
 from include.publishers.capabilities import Operation
 from include.replicas.look import look_at_replicas, record, rules_of
 from include.replicas.states import ReplicaLook, complaint

@@ -16,9 +16,9 @@ from typing import Any
 
 from include.cvmfs.collect.report import UNNEEDED, CollectionReport, NotDue
 from include.ledger.acts import ActKind, note_act
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import COLLECTION_RUN_REFUSED, NotWell
 from include.nightlies.records.damage import note_collection
+from include.nightlies.steps.values import Attempt
 from include.site.collecting import collect, options_of
 from include.site.site import Site
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.ledger.engine import Bind
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildIncomplete, GateClosed
 from include.nightlies.records import publications as records, quality
 from include.nightlies.records.quality import QualityVerdict
@@ -18,7 +17,7 @@ from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.links import build_taken, keep_links
-from include.nightlies.steps.values import Night
+from include.nightlies.steps.values import Attempt, Night
 from include.settings.model import Slot
 from include.settings.prepare import QualityMode, Suite
 from include.site.site import Site

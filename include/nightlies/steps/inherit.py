@@ -11,7 +11,6 @@ from include.cvmfs.format.paths import link_target
 from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import PathBusy, RepositoryDisabled
 from include.ledger.engine import Bind
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.records import publications as records
 from include.nightlies.rules.approval import link_digest
@@ -23,7 +22,7 @@ from include.nightlies.steps.prepare import prepare_batch, require_native
 from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.publish import PublishOutcome, publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Batch, BatchOutcome, Item
+from include.nightlies.steps.values import Attempt, Batch, BatchOutcome, Item
 from include.site.single_changes import contents_of
 from include.site.site import Site
 

@@ -15,7 +15,6 @@ from include.cvmfs.format.paths import ancestors, common_top, is_below, link_tar
 from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import PathBusy, TagRefused
 from include.ledger.engine import Bind
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildIncomplete, BuildMissing
 from include.nightlies.records import builds, links as linked, publications as records, quality
 from include.nightlies.records.links import LINK, TAG, LinkRecord
@@ -25,7 +24,7 @@ from include.nightlies.rules.destinations import build_directory, destination_of
 from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, relative, stayed
 from include.nightlies.rules.publication import Publication, standing
 from include.nightlies.steps.provenance import SetLink, vouch_links
-from include.nightlies.steps.values import Night
+from include.nightlies.steps.values import Attempt, Night
 from include.publishers.base import Published
 from include.settings.model import Slot
 from include.settings.text_types import fill

@@ -13,7 +13,6 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import checked_destination
 from include.ledger.engine import Bind
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PLAN_REFUSED, BaseUnusable, BuildOvertaken, DependencyCycle, NightlyError
 from include.nightlies.records import builds, damage, publications as records, undos as undone
 from include.nightlies.records.bulk import plan_many
@@ -28,7 +27,7 @@ from include.nightlies.rules.publication import CurrentTree, Figures, Move, Plan
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.build_status import fresh_artifacts
 from include.nightlies.steps.sources import absolute, locate, read_again
-from include.nightlies.steps.values import Batch, Item, Night, Plan, PublicationRequest
+from include.nightlies.steps.values import Attempt, Batch, Item, Night, Plan, PublicationRequest
 from include.settings.model import Slot
 from include.settings.text_types import fields
 from include.site.site import Site

@@ -19,14 +19,13 @@ from include.cvmfs.ingest.changeset import Changeset, objects_of
 from include.cvmfs.ingest.prepare import PrepareProgress
 from include.cvmfs.revision.repository import Repository
 from include.ledger.engine import Bind
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import FailedBefore, PublicationUnknown
 from include.nightlies.records import builds, damage, progress, publications as records
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.publication import Figures, Move, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.sources import opened, source_limits
-from include.nightlies.steps.values import Batch, BatchOutcome, Item
+from include.nightlies.steps.values import Attempt, Batch, BatchOutcome, Item
 from include.publishers.capabilities import Operation
 from include.publishers.errors import NotSupported
 from include.publishers.required_objects import is_free, is_tree, missing_directories, occupied

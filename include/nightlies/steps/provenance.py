@@ -7,11 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from include.ledger.errors import LedgerError
-from include.nightlies.attempt import Attempt
 from include.nightlies.records import builds
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
-from include.nightlies.steps.values import Batch, Item
+from include.nightlies.steps.values import Attempt, Batch, Item
 from include.provenance.document import ChangeKind
 from include.provenance.records import begun, newest, note
 from include.settings.model import Slot

@@ -22,7 +22,6 @@ from include.cvmfs.sources.source import printable
 from include.errors import code_of
 from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
 from include.ledger.engine import Bind
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import DependencyFailed, DependencyPending, FailedBefore, NotApproved, PublicationUnknown
 from include.nightlies.records import builds, damage, publications as records, undos as undone
 from include.nightlies.records.damage import Damage
@@ -33,7 +32,7 @@ from include.nightlies.steps.approve import require_approved, tree_digest_of
 from include.nightlies.steps.prepare import Preparation, figures_of
 from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.reserve import reserve_again
-from include.nightlies.steps.values import Batch, BatchOutcome, Item
+from include.nightlies.steps.values import Attempt, Batch, BatchOutcome, Item
 from include.publishers.base import Published, Publisher
 from include.site.site import Site
 

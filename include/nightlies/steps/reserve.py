@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from include.cvmfs.errors import DestinationError
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import ReserveFailed
 from include.nightlies.records import publications as records, undos as created
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase
-from include.nightlies.steps.values import Batch, Item, all_items
+from include.nightlies.steps.values import Attempt, Batch, Item, all_items
 from include.publishers.base import Reserved
 from include.publishers.required_objects import missing_directories
 from include.site.site import Site

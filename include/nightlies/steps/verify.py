@@ -15,13 +15,12 @@ from include.cvmfs.format.paths import is_below
 from include.cvmfs.revision.repository import Repository
 from include.gateway.errors import CommitFailed, PathBusy
 from include.ledger.engine import Bind
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import NotVerified
 from include.nightlies.records import builds, bulk as many, damage, publications as records, undos as created
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.publication import Publication, standing
 from include.nightlies.rules.states import State
-from include.nightlies.steps.values import Batch
+from include.nightlies.steps.values import Attempt, Batch
 from include.publishers.errors import PublisherError
 from include.site.site import Site
 from include.storage.errors import StoreError

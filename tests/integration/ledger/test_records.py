@@ -10,7 +10,6 @@ from threading import Barrier
 import pytest
 
 from include.cvmfs.ingest.prepare import PrepareProgress
-from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown, StaleAttempt
 from include.nightlies.records import builds, progress, publications as records, undos as created
 from include.nightlies.rules.build import BuildKey
@@ -18,6 +17,7 @@ from include.nightlies.rules.index import Artifact, BuildIndex, RejectedArtifact
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey, Wait
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.prepare import PROGRESS_EVERY, _ProgressRecorder
+from include.nightlies.steps.values import Attempt
 from include.settings.model import StoreSettings
 from include.settings.traits import record_traits, recorded_traits
 from include.storage.kinds import Traits

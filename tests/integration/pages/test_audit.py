@@ -21,8 +21,8 @@ from include.ledger.acts import Act, ActKind, acts, note_act
 from include.ledger.engine import open_ledger, reading
 from include.ledger.restores import LedgerRestore, note
 from include.monitoring.audit import FREEZE, RESTORE, THAW, TRIM, AuditChoice, audit
-from include.nightlies.attempt import Attempt
 from include.nightlies.steps.care import prune_tags, remove_unfinished
+from include.nightlies.steps.values import Attempt
 from include.provenance.interventions import freeze, thaw
 from include.site.site import Site
 from include.stageout.components.retry_manager import kill, resubmit

@@ -16,7 +16,7 @@ RANKS = (
     ("include.benchmarks", "include.federation"),
     ("include.quality", "include.nightlies.removal", "include.stageout"),
     ("include.nightlies.steps",),
-    ("include.nightlies.attempt",),
+    ("include.nightlies.steps.values",),
     ("include.nightlies.records",),
     ("include.nightlies.rules",),
     ("include.nightlies",),
