@@ -213,7 +213,7 @@ class ReserveDestinationsOperator(LeaseTaskOperator):
         self.batches = batches
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.nightlies.steps.reserve import reserve_run
+        from include.nightlies.steps.publish import reserve_run
 
         made = reserve_run(site, attempt_of(context), batches_of(self.batches))
         return Done(

@@ -25,8 +25,7 @@ from include.nightlies.steps.inherit import inherit_batch
 from include.nightlies.steps.links import Linked, link_night
 from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.prepare import prepare_batch
-from include.nightlies.steps.publish import PublishOutcome, publish_batch
-from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.publish import PublishOutcome, publish_batch, reserve_run
 from include.nightlies.steps.values import Attempt, Batch, BatchOutcome, Clock, Night, Plan, PublicationRequest
 from include.nightlies.steps.verify import verify_run
 from tests.fakes.attempts import attempt

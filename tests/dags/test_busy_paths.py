@@ -19,8 +19,7 @@ from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
-from include.nightlies.steps.publish import publish_batch
-from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.publish import publish_batch, reserve_run
 from include.nightlies.steps.values import Batch, PublicationRequest
 from include.publishers.native import NativePublisher
 from include.settings.pools import pools

@@ -23,8 +23,7 @@ from include.nightlies.rules.approval import Answer
 from include.nightlies.steps.collect import collect_garbage, file_name
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.prepare import prepare_batch
-from include.nightlies.steps.publish import publish_batch
-from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.publish import publish_batch, reserve_run
 from include.nightlies.steps.values import Attempt, Night
 from include.settings.traits import record_traits
 from include.storage.kinds import Traits

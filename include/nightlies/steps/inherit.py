@@ -20,8 +20,7 @@ from include.nightlies.steps.approve import require_approved
 from include.nightlies.steps.links import LinkChange, set_links
 from include.nightlies.steps.prepare import prepare_batch, require_native
 from include.nightlies.steps.provenance import vouch
-from include.nightlies.steps.publish import PublishOutcome, publish_batch
-from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.publish import PublishOutcome, publish_batch, reserve_run
 from include.nightlies.steps.values import Attempt, Batch, BatchOutcome, Item
 from include.site.single_changes import contents_of
 from include.site.site import Site

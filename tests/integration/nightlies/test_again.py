@@ -30,8 +30,7 @@ from include.nightlies.records.tables import changesets
 from include.nightlies.rules.states import State
 from include.nightlies.steps import prepare as prepare_step
 from include.nightlies.steps.prepare import prepare_batch
-from include.nightlies.steps.publish import give_up, publish_batch
-from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.publish import give_up, publish_batch, reserve_run
 from include.nightlies.steps.values import Batch
 from include.nightlies.steps.verify import verify_run
 from include.publishers.native import NativePublisher

@@ -17,8 +17,7 @@ from include.nightlies.rules.publication import Publication, Wait
 from include.nightlies.rules.states import State
 from include.nightlies.steps.build_status import Watch
 from include.nightlies.steps.plan import plan_night
-from include.nightlies.steps.publish import publish_batch
-from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.publish import publish_batch, reserve_run
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run
 from include.provenance.interventions import freeze, thaw

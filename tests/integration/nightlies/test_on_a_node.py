@@ -11,8 +11,7 @@ from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.prepare import prepare_batch
-from include.nightlies.steps.publish import publish_batch
-from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.publish import publish_batch, reserve_run
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run, verify_run
 from include.publishers.capabilities import Loss

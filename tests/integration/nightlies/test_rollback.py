@@ -34,7 +34,7 @@ from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.approve import settle_question
 from include.nightlies.steps.plan import plan_night
-from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.publish import reserve_run
 from include.provenance.document import ChangeKind
 from include.provenance.records import newest
 from tests.fakes.attempts import attempt
