@@ -54,7 +54,7 @@ from include.cvmfs.revision.repository import Repository
 from include.errors import NightshiftError
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.links import links_of
-from include.nightlies.steps.collect import file_name, reports_of
+from include.nightlies.steps.care import file_name, reports_of
 from include.nightlies.steps.sources import index_place
 from include.settings.secrets import EnvSecrets
 from include.storage.errors import StoreError

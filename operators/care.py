@@ -26,7 +26,7 @@ from triggers.replicas import ReplicaJobTrigger
 
 if TYPE_CHECKING:
     from include.cvmfs.collect.report import NotDue
-    from include.nightlies.steps.collect import Collected
+    from include.nightlies.steps.care import Collected
     from include.site.site import Site
 
 LINES = 20  # of a job's output, that are logged and returned
@@ -211,7 +211,7 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
                 self._at_work = False
 
     def _collect(self, context: Context, site: Site) -> Collected | NotDue:
-        from include.nightlies.steps.collect import collect_garbage
+        from include.nightlies.steps.care import collect_garbage
 
         names = ("grace_days", "audited", "accept", "all_orphans", "dry_run")
         given = {name: getattr(self, name) for name in names}

@@ -20,7 +20,7 @@ from include.nightlies.errors import NotWell
 from include.nightlies.records import damage, questions
 from include.nightlies.removal.retention import plan_retention, remove_expired
 from include.nightlies.rules.approval import Answer
-from include.nightlies.steps.collect import collect_garbage, file_name
+from include.nightlies.steps.care import collect_garbage, file_name
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch, reserve_run

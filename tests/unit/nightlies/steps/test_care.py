@@ -10,8 +10,8 @@ import pytest
 from include.cvmfs.collect.report import CollectionReport, LostObject
 from include.gateway.errors import GatewayError
 from include.nightlies.errors import COLLECTION_RUN_REFUSED, NotWell
-from include.nightlies.steps import collect as step
-from include.nightlies.steps.collect import ALL_PAUSES_S, GROUP_PAUSE_S, Collected, GiveWay, file_name, parse_options
+from include.nightlies.steps import care as step
+from include.nightlies.steps.care import ALL_PAUSES_S, GROUP_PAUSE_S, Collected, GiveWay, file_name, parse_options
 from tests.fakes.refused import refused
 
 NONE = {"grace_days": None, "audited": None, "accept": None, "all_orphans": False, "dry_run": False}
