@@ -9,8 +9,7 @@ from include.nightlies.errors import QualityBlocked
 from include.nightlies.records import builds, quality as records, undos
 from include.nightlies.records.publications import publications_of_build
 from include.nightlies.records.quality import NightFigures, QualityRecord, QualityVerdict
-from include.nightlies.rules.build import BuildKey, BuildRecord
-from include.nightlies.rules.destinations import destination_of
+from include.nightlies.rules.build import BuildKey, BuildRecord, destination_of
 from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.links import build_of_night
 from include.nightlies.steps.sources import read_again

@@ -15,8 +15,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import BuildMoved, BuildOvertaken
 from include.nightlies.records.publications import place
 from include.nightlies.records.tables import artifacts, builds, changesets
-from include.nightlies.rules.build import ArtifactRecord, BuildKey, BuildRecord
-from include.nightlies.rules.destinations import build_directory, build_of_directory
+from include.nightlies.rules.build import ArtifactRecord, BuildKey, BuildRecord, build_directory, build_of_directory
 from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
 from include.settings.model import Slot
 

@@ -20,8 +20,7 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.json_values import JsonValue
 from include.nightlies.records import builds
-from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.destinations import build_directories, build_of_directory, build_of_tag
+from include.nightlies.rules.build import BuildKey, build_directories, build_of_directory, build_of_tag
 from include.nightlies.rules.passes import began_by_itself
 from include.nightlies.rules.retention_rules import HeldBuild, reached
 from include.nightlies.steps.care import prune_rule

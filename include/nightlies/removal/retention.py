@@ -18,7 +18,7 @@ from include.nightlies.removal.held import BuildReader, HeldByTag
 from include.nightlies.removal.removal import ChangedPath, Placed, Removal, ask, record, require_approved
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind
-from include.nightlies.rules.destinations import folder_of_builds
+from include.nightlies.rules.build import folder_of_builds
 from include.nightlies.rules.retention_rules import HeldBuild, RetentionDecision, decide
 from include.nightlies.steps.approve import ApprovalRequest
 from include.nightlies.steps.values import Attempt

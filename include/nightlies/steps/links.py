@@ -18,9 +18,8 @@ from include.ledger.engine import Bind
 from include.nightlies.errors import BuildIncomplete, BuildMissing
 from include.nightlies.records import builds, links as linked, publications as records, quality
 from include.nightlies.records.links import LINK, TAG, LinkRecord
-from include.nightlies.rules.build import ArtifactRecord, BuildRecord
+from include.nightlies.rules.build import ArtifactRecord, BuildRecord, build_directory, destination_of
 from include.nightlies.rules.dependencies import Pair, never_listed, required_pairs
-from include.nightlies.rules.destinations import build_directory, destination_of
 from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, relative, stayed
 from include.nightlies.rules.publication import Publication, standing
 from include.nightlies.steps.provenance import SetLink, vouch_links

@@ -17,9 +17,8 @@ from include.nightlies.errors import PLAN_REFUSED, BaseUnusable, BuildOvertaken,
 from include.nightlies.records import builds, damage, publications as records, undos as undone
 from include.nightlies.records.bulk import plan_many
 from include.nightlies.records.damage import Damage
-from include.nightlies.rules.build import BuildRecord
+from include.nightlies.rules.build import BuildRecord, build_directory, destination_of, overlapping
 from include.nightlies.rules.dependencies import is_required, is_taken
-from include.nightlies.rules.destinations import build_directory, destination_of, overlapping
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.new_artifacts import compared, without_wrong_time
 from include.nightlies.rules.order import dealt, in_order, select

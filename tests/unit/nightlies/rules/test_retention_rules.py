@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 
 from include.nightlies.removal.held import HeldByTag
 from include.nightlies.removal.retention import RetentionPlan
-from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.destinations import build_of_tag, folder_of_builds
+from include.nightlies.rules.build import BuildKey, build_of_tag, folder_of_builds
 from include.nightlies.rules.passes import began_by_itself
 from include.nightlies.rules.retention_rules import HeldBuild, RetentionDecision, decide, reached
 from include.settings.retention import Retention, WeekdayRule
