@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.listeners import hookimpl
 
 from include.nightlies.errors import NightlyError
-from include.nightlies.rules.build_date import resolve_build_date
+from include.nightlies.rules.passes import resolve_build_date
 from include.settings.load import load
 from include.settings.model import SiteSettings, Slot
 

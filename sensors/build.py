@@ -13,8 +13,16 @@ from hooks.cause import reason_kept
 from hooks.site import run_name
 from include.dag_runs import PASS
 from include.nightlies.errors import BuildMissing, NightlyError
-from include.nightlies.rules.build_date import require_allowed, resolve_build_date
-from include.nightlies.rules.passes import ELSEWHERE, Pass, PassDecision, Turn, cutoff, first_run_id
+from include.nightlies.rules.passes import (
+    ELSEWHERE,
+    Pass,
+    PassDecision,
+    Turn,
+    cutoff,
+    first_run_id,
+    require_allowed,
+    resolve_build_date,
+)
 from include.nightlies.steps.values import CHOICES, Night
 from include.settings.errors import SettingsError
 from include.settings.load import load

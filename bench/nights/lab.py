@@ -23,8 +23,8 @@ from include.airflow_api import AirflowApi
 from include.cli.airflow_connections import Snapshot, follow, start
 from include.nightlies.records.builds import changeset
 from include.nightlies.records.publications import publications_of_run
-from include.nightlies.rules.build_date import today
 from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.passes import today
 from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.sources import index_place
 from include.settings.load import load

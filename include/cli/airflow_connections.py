@@ -19,7 +19,7 @@ from include.monitoring.findings import Finding
 from include.monitoring.settings_checks import Asked
 from include.monitoring.store_checks import TIMEOUT_S
 from include.nightlies.errors import NightlyError
-from include.nightlies.rules.build_date import BuildDate, require_allowed
+from include.nightlies.rules.passes import BuildDate, require_allowed
 from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings, Slot
 from include.settings.secrets import Secrets

@@ -239,7 +239,7 @@ def _split_index(url: str) -> tuple[str, str]:
 
 def _settings(answers: InitAnswers, path: Path, root: Path) -> tuple[str, SiteSettings]:
     """The text of the configuration, and how it is understood. Raises INIT_REFUSED."""
-    from include.nightlies.rules.build_date import today
+    from include.nightlies.rules.passes import today
     from include.settings.errors import INIT_REFUSED, InvalidSettings
     from include.settings.load import parse
     from include.settings.text_types import HttpUrl, IndexTemplate, PublicUrl, Schedule, StoreUrl, Zone
@@ -409,7 +409,7 @@ def _try(settings: SiteSettings, connections: Mapping[str, str], *, make_buckets
 
 
 def _try_store(option: str, settings: SiteSettings, secrets: Secrets) -> Iterator[tuple[str, Callable[[], bool]]]:
-    from include.nightlies.rules.build_date import today
+    from include.nightlies.rules.passes import today
     from include.nightlies.steps.sources import index_place
     from include.settings.errors import INIT_REFUSED
     from include.site.site import credentials_of, options_of

@@ -19,7 +19,7 @@ from include.cli.main import typeable
 from include.cli.repository.open import AsJson, DryRun, holder, open_site, refusing
 from include.cvmfs.sources.source import printable
 from include.nightlies.errors import UndoRefused
-from include.nightlies.rules.build_date import today
+from include.nightlies.rules.passes import today
 
 if TYPE_CHECKING:
     from include.cli.airflow_connections import Snapshot

@@ -16,8 +16,7 @@ from include.gateway import errors as gateway
 from include.ledger import errors as ledger
 from include.monitoring.findings import Finding, PreflightReport, Severity
 from include.monitoring.summary import SHOWN, ArtifactOutcome, Line, Summary
-from include.nightlies.rules.build_date import resolve_build_date
-from include.nightlies.rules.passes import cutoff, first_run_id, tick_of
+from include.nightlies.rules.passes import cutoff, first_run_id, resolve_build_date, tick_of
 from include.notify import Message, Notifier, NotifyEvent
 from include.publishers.server import errors as node
 from include.settings import errors as settings

@@ -35,7 +35,7 @@ def run(
     Only a slot with `demonstration: true` is written to; `install` installs a build of any other. The services stay
     up: read the repository at its URL, then stop them with `make down`.
     """
-    from include.nightlies.rules.build_date import today
+    from include.nightlies.rules.passes import today
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
     from lab.environment import Lab, adopt

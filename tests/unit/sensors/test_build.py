@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 
 
 def test_a_night_has_the_date_of_the_run_and_the_choice_of_the_form() -> None:
-    late = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)  # rules/test_build_date.py has what goes before what
+    late = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)  # rules/test_passes_build_date.py has what goes before what
     for more, day in (({}, 21), ({"partition_key": "2026-11-02"}, 2), ({"build_date": "2026-11-01"}, 1)):
         assert night_of(task_context(logical_date=late, **more), slot(), NOW)[0].date == date(2026, 11, day)
     assert night_of(task_context(logical_date=late), slot(date_offset=-1), NOW)[0].date == date(2026, 11, 20)

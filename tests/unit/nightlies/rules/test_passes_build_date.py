@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from include.nightlies.errors import BUILD_DATE_REFUSED, BuildDateUnknown
-from include.nightlies.rules.build_date import require_allowed, resolve_build_date
+from include.nightlies.rules.passes import require_allowed, resolve_build_date
 from tests.fakes.refused import refused
 
 ZURICH = "Europe/Zurich"
