@@ -30,8 +30,8 @@ from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord, build_directory, destination_of
 from include.nightlies.rules.links import LATEST, all_links_of, relative
-from include.nightlies.rules.order import select
 from include.nightlies.rules.publication import standing
+from include.nightlies.rules.selection import select
 from include.nightlies.steps.approve import ApprovalRequest
 from include.nightlies.steps.links import Completeness
 from include.nightlies.steps.values import Attempt

@@ -13,8 +13,8 @@ from include.nightlies.records import builds, publications as records
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.dependencies import is_taken
 from include.nightlies.rules.index import BuildIndex
-from include.nightlies.rules.new_artifacts import Arrivals, arrivals, compared, older, without_wrong_time
 from include.nightlies.rules.passes import Pass, PassDecision, SeenBuild, dates, decide
+from include.nightlies.rules.selection import Arrivals, arrivals, compared, older, without_wrong_time
 from include.nightlies.steps.sources import index_version, read_index
 from include.nightlies.steps.values import Night
 from include.settings.model import Slot

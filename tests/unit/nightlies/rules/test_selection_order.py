@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from include.nightlies.errors import DependencyCycle, NightlyError, UnknownChoice
 from include.nightlies.rules.build import build_directory, check_name, destination, overlapping
 from include.nightlies.rules.index import Artifact
-from include.nightlies.rules.order import AT_LEAST, SHARE, TASKS_S, dealt, in_order, select, work_s
+from include.nightlies.rules.selection import AT_LEAST, SHARE, TASKS_S, dealt, in_order, select, work_s
 from include.nightlies.steps.plan import MAX_MAPPED
 from include.settings.model import Slot
 from tests.fakes.airflowhome import ROOT
