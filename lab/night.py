@@ -12,8 +12,7 @@ from typing import Any
 
 from include.cli.airflow_connections import NIGHT_S, Snapshot, follow, start
 from include.nightlies.records.publications import publications_of_run
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Publication, State
 from include.nightlies.steps.sources import index_place
 from include.settings.model import SiteSettings, Slot, StoreSettings
 from include.settings.secrets import Secrets

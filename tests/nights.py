@@ -18,8 +18,7 @@ from include.nightlies.records import builds
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.removal.undo import UndoPlan, Wish, undo
 from include.nightlies.rules.links import LinkState
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Publication, State
 from include.nightlies.steps.gate import Passed, gate
 from include.nightlies.steps.inherit import inherit_batch
 from include.nightlies.steps.links import Linked, link_night

@@ -15,7 +15,7 @@ from include.errors import NightshiftError
 from include.ledger.engine import Bind, reading
 from include.ledger.restores import LedgerRestore, accept, restores_of
 from include.nightlies.records.tables import publications
-from include.nightlies.rules.states import ENDED
+from include.nightlies.rules.publication import ENDED
 from include.settings.sites import ChecksumMode
 from include.site.site import Site
 from include.stageout.claims import release_dead

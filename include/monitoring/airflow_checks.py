@@ -20,7 +20,7 @@ from include.nightlies.records.builds import preceding_build
 from include.nightlies.records.publications import publications_of_build
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.passes import by_artifact
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.settings.model import SiteSettings
 from include.settings.pools import BROKER_URL, PoolSettings, Queue, consumer_timeout, pools as pools_of
 from include.settings.secrets import Secrets

@@ -40,7 +40,7 @@ from include.monitoring.findings import Severity
 from include.monitoring.watch import lease_key
 from include.nightlies.records.tables import artifacts, builds, collections, damaged, links, publications, quality
 from include.nightlies.rules.links import LinkState
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.notify import alerts, first_seen
 from include.replicas.states import ReplicaLook, replicas
 from include.settings.errors import SettingsError

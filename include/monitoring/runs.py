@@ -21,8 +21,7 @@ from include.monitoring.watch import nights, tell_failures, whitelist_alerts
 from include.nightlies.errors import GateClosed, NotVerified
 from include.nightlies.records import builds, publications as records, questions
 from include.nightlies.rules.approval import Answer
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Publication, State
 from include.notify import DeliveryOutcome, Message, Notifier, NotifyEvent, append_note, claim, take_notes
 from include.site.site import Site
 

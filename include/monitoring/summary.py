@@ -17,8 +17,7 @@ from include.nightlies.records.links import LinkRecord
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.dependencies import ALL, Pair, absent, held_back, is_required, is_taken, required_pairs
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import Skip, State
+from include.nightlies.rules.publication import Publication, Skip, State
 from include.settings.model import Slot
 
 SHOWN = 20

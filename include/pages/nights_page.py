@@ -15,8 +15,7 @@ from include.nightlies.records import builds, progress, quality
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import all_links_of
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Publication, State
 from include.nightlies.steps.sources import absolute
 from include.pages import nights_rows as rows, nights_view as view
 from include.pages.asked import NOT_YET, Asked, BadPageQuery

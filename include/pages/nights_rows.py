@@ -19,7 +19,7 @@ from include.nightlies.records.tables import artifacts, builds, changesets, link
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.dependencies import is_required, is_taken
 from include.nightlies.rules.links import LinkState
-from include.nightlies.rules.states import Skip, State
+from include.nightlies.rules.publication import Skip, State
 from include.settings.model import Slot
 
 _STATES = {state.value: state for state in State}

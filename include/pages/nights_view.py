@@ -15,8 +15,7 @@ from include.cvmfs.sources.source import printable
 from include.monitoring.summary import ArtifactOutcome, Line, Summary
 from include.nightlies.records.progress import NotedProgress
 from include.nightlies.records.quality import ArtifactFigures, NightFigures
-from include.nightlies.rules.publication import Wait
-from include.nightlies.rules.states import Phase, Skip, State
+from include.nightlies.rules.publication import Phase, Skip, State, Wait
 from include.pages.charts import DrawnSpan, points, spans, timeline
 from include.pages.publications_view import cure_of
 from include.pages.registry import provenance, start, task_of

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, Select, func, select
 
 from include.ledger.engine import Bind, reading
 from include.nightlies.records.tables import artifacts, builds, publications
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.sources import absolute
 from include.pages import publications_view as view
 from include.pages.asked import Asked

@@ -14,7 +14,7 @@ from include.errors import Concern, kinds_in
 from include.gateway import errors as gateway_errors
 from include.ledger import errors as ledger_errors
 from include.nightlies import errors
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.pages.charts import bars, figure, line
 from include.pages.repositories_view import PublishedSum
 from include.publishers import errors as publisher_errors

@@ -20,7 +20,7 @@ from include.cvmfs.revision.repository import fetch_trusted
 from include.ledger.engine import Bind, reading
 from include.nightlies.records.links import TAG, LinkRecord
 from include.nightlies.records.tables import collections, damaged, links, publications
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.pages import repositories_view as view
 from include.pages.asked import Asked
 from include.pages.provenance import open_leases

@@ -15,8 +15,7 @@ from include.gateway.client.values import Lease
 from include.nightlies.errors import StaleAttempt
 from include.nightlies.records import publications as records
 from include.nightlies.records.tables import publications
-from include.nightlies.rules.publication import Move
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Move, Phase, State
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch, reserve_run

@@ -12,8 +12,7 @@ from include.cvmfs.format.paths import link_target
 from include.nightlies.records import builds, links as linked, publications as records, quality
 from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Figures, Move, Phase, Planned, PublicationKey, State
 from include.quality.results import folder_of_run
 from include.settings.prepare import Suite
 from include.site.site import Site

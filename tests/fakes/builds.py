@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Phase, Publication, State
 from include.storage.store import Store
 from tests.fakes.archives import Member, archive, file, folder
 

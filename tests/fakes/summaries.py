@@ -10,8 +10,7 @@ from include.monitoring.summary import Summary, summary
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.index import Artifact
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Phase, Publication, State
 from include.settings.model import Choice, Slot
 
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC)

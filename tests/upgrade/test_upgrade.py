@@ -26,7 +26,7 @@ from include.ledger.copies import load_dump
 from include.ledger.engine import open_ledger, reading, writing
 from include.ledger.migrate import VERSION_TABLE, _config, migrate, pending, version
 from include.nightlies.records.publications import publications_of_run
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.provenance.interventions import interventions_of
 from include.stageout.states import TransferState
 from lab.servers.mariadb import MariaDbServer

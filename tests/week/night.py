@@ -13,7 +13,7 @@ from typing import Any
 from include.airflow_api import AirflowApi
 from include.gateway.client.client import GatewayClient
 from include.nightlies.records.publications import publications_of_run
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from tests.week.builder import Builder
 from tests.week.place import Deployment, WeekFailed, wait_for
 from tests.week.plan import Again, Night, SlotNight

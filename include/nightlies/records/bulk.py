@@ -12,8 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from include.ledger.engine import Bind, writing
 from include.nightlies.records import publications as records
 from include.nightlies.records.tables import publications
-from include.nightlies.rules.publication import Planned, Publication, PublicationKey
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Planned, Publication, PublicationKey, State
 
 _AT_ONCE = 500
 """Rows of one statement; SQLite takes 32,766 values at most."""

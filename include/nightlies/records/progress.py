@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from include.ledger.engine import Bind, reading, writing
 from include.ledger.errors import LedgerError
 from include.nightlies.records.tables import progress, publications
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,19 @@ from include.ledger.engine import Bind, reading, writing
 from include.ledger.errors import LedgerError
 from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
 from include.nightlies.records.tables import artifacts, builds, installed, publications
-from include.nightlies.rules.publication import Figures, Move, Planned, Publication, PublicationKey, Wait
-from include.nightlies.rules.states import ENDED, MoveVerdict, Phase, State, decide
+from include.nightlies.rules.publication import (
+    ENDED,
+    Figures,
+    Move,
+    MoveVerdict,
+    Phase,
+    Planned,
+    Publication,
+    PublicationKey,
+    State,
+    Wait,
+    decide,
+)
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.tables import artifacts, builds, publications, quality
 from include.nightlies.records.undos import of_build
 from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.settings.prepare import QualityMode, QualitySettings, Suite
 
 _REASON_LENGTH = 4000

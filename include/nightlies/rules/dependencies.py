@@ -8,8 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from include.nightlies.rules.index import Artifact
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Phase, Publication, State
 from include.settings.model import Slot
 
 Pair = tuple[str, str]

@@ -15,8 +15,7 @@ from include.nightlies.errors import BuildMoved, DependencyCycle, UnknownChoice
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.dependencies import held_back
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Publication, State
 
 
 @dataclass(frozen=True, slots=True)

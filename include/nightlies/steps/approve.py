@@ -18,8 +18,7 @@ from include.nightlies.records import publications as records, questions
 from include.nightlies.records.questions import Question
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import SHORTEST, Answer, Bound, QuestionKind, WantedApproval
-from include.nightlies.rules.publication import Move, Publication
-from include.nightlies.rules.states import Phase, Skip, State
+from include.nightlies.rules.publication import Move, Phase, Publication, Skip, State
 from include.nightlies.steps.values import Attempt, Batch, Item, all_items
 from include.notify import Message, Notifier, NotifyEvent
 from include.settings.model import Approval

@@ -14,8 +14,7 @@ from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.dependencies import CLEAR_PLAN, is_required, never_listed, required_pairs
 from include.nightlies.rules.index import RejectedArtifact
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Publication, State
 from include.nightlies.steps.links import build_taken, keep_links
 from include.nightlies.steps.values import Attempt, Night
 from include.settings.model import Slot

@@ -14,8 +14,7 @@ from include.ledger.engine import Bind
 from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.records import publications as records
 from include.nightlies.rules.approval import link_digest
-from include.nightlies.rules.publication import Figures, Move, Publication
-from include.nightlies.rules.states import Phase, Skip, State
+from include.nightlies.rules.publication import Figures, Move, Phase, Publication, Skip, State
 from include.nightlies.steps.approve import require_approved
 from include.nightlies.steps.links import LinkChange, set_links
 from include.nightlies.steps.prepare import prepare_batch, require_native

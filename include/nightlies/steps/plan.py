@@ -20,9 +20,18 @@ from include.nightlies.records.damage import Damage
 from include.nightlies.rules.build import BuildRecord, build_directory, destination_of, overlapping
 from include.nightlies.rules.dependencies import is_required, is_taken
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import CurrentTree, Figures, Move, Planned, Publication, standing
+from include.nightlies.rules.publication import (
+    CurrentTree,
+    Figures,
+    Move,
+    Phase,
+    Planned,
+    Publication,
+    Skip,
+    State,
+    standing,
+)
 from include.nightlies.rules.selection import compared, dealt, in_order, select, without_wrong_time
-from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.build_status import fresh_artifacts
 from include.nightlies.steps.sources import absolute, locate, read_again
 from include.nightlies.steps.values import Attempt, Batch, Item, Night, Plan, PublicationRequest

@@ -22,8 +22,7 @@ from include.ledger.engine import Bind
 from include.nightlies.errors import FailedBefore, PublicationUnknown
 from include.nightlies.records import builds, damage, progress, publications as records
 from include.nightlies.records.damage import Damage
-from include.nightlies.rules.publication import Figures, Move, Publication
-from include.nightlies.rules.states import Phase, Skip, State
+from include.nightlies.rules.publication import Figures, Move, Phase, Publication, Skip, State
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Attempt, Batch, BatchOutcome, Item
 from include.publishers.capabilities import Operation

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from include.ledger.errors import LedgerError
 from include.nightlies.records import builds
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Publication, State
 from include.nightlies.steps.values import Attempt, Batch, Item
 from include.provenance.document import ChangeKind
 from include.provenance.records import begun, newest, note

@@ -34,8 +34,7 @@ from include.nightlies.errors import (
 from include.nightlies.records import builds, damage, publications as records, undos
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.dependencies import Readiness, readiness
-from include.nightlies.rules.publication import Figures, Move, Publication, PublicationKey, Wait
-from include.nightlies.rules.states import Phase, Skip, State
+from include.nightlies.rules.publication import Figures, Move, Phase, Publication, PublicationKey, Skip, State, Wait
 from include.nightlies.steps.approve import require_approved, tree_digest_of
 from include.nightlies.steps.prepare import Preparation, figures_of
 from include.nightlies.steps.provenance import vouch

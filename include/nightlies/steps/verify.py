@@ -18,8 +18,7 @@ from include.ledger.engine import Bind
 from include.nightlies.errors import NotVerified
 from include.nightlies.records import builds, bulk as many, damage, publications as records, undos as created
 from include.nightlies.records.damage import Damage
-from include.nightlies.rules.publication import Publication, standing
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Publication, State, standing
 from include.nightlies.steps.values import Attempt, Batch
 from include.publishers.errors import PublisherError
 from include.site.site import Site

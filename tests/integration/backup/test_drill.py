@@ -17,7 +17,7 @@ import pytest
 from include.backup.report import RestoreOutcome, RestoreReport, make_report
 from include.cvmfs.errors import CollectionRefused
 from include.monitoring.store_checks import look_at_restores
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.verify import verify_run
 from include.site.collecting import require_collectable
 from include.stageout.blocks import close_workflow

@@ -25,8 +25,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Phase, Publication, State
 from lab.servers.link import impossible
 
 FEDERATION = [

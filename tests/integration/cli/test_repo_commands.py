@@ -24,8 +24,7 @@ from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import Counts, Statistics
 from include.monitoring.audit import AuditChoice, audit
 from include.nightlies.records import publications as records
-from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Figures, Move, Phase, Planned, PublicationKey, State
 from include.storage.file import FileStore
 from tests.fakes.local import read_folder
 from tests.fakes.site import FQRN, MASTER, SIGNER

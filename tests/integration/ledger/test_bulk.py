@@ -14,8 +14,7 @@ from include.nightlies.errors import StaleAttempt
 from include.nightlies.records import bulk as many, publications as records, tables
 from include.nightlies.records.bulk import plan_many
 from include.nightlies.records.publications import earlier_destinations
-from include.nightlies.rules.publication import Move, Planned, PublicationKey
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Move, Phase, Planned, PublicationKey, State
 
 NOW = datetime(2026, 11, 21, 2, 30, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=9)

@@ -14,8 +14,7 @@ from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown
 from include.nightlies.records import builds, progress, publications as records, undos as created
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.index import Artifact, BuildIndex, RejectedArtifact
-from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey, Wait
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Figures, Move, Phase, Planned, PublicationKey, State, Wait
 from include.nightlies.steps.prepare import PROGRESS_EVERY, _ProgressRecorder
 from include.nightlies.steps.values import Attempt
 from include.settings.model import StoreSettings

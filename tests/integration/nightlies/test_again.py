@@ -27,7 +27,7 @@ from include.nightlies.errors import NotVerified
 from include.nightlies.records import builds, damage
 from include.nightlies.records.publications import history, publications_of_run
 from include.nightlies.records.tables import changesets
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps import prepare as prepare_step
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import give_up, publish_batch, reserve_run

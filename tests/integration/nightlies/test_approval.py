@@ -14,7 +14,7 @@ from include.nightlies.records.questions import Question
 from include.nightlies.removal.removal import require_approved
 from include.nightlies.removal.undo import UndoPlan, Wish, ask_undo, plan_undo, undo
 from include.nightlies.rules.approval import MARGIN, Answer
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.approve import ApprovalRequest, ask_run, open_question, settle_question
 from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
 from include.nightlies.steps.plan import plan_publication

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from include.nightlies.errors import BadIndex, GateClosed, UnknownChoice
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.plan import Plan, plan_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import tidy_run, verify_run

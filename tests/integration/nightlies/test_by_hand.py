@@ -17,7 +17,7 @@ from include.cvmfs.ingest.upload import RECORD_BYTES
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import Entry, Opener
 from include.nightlies.errors import SourceNotAllowed
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.values import Batch, PublicationRequest

@@ -13,8 +13,7 @@ from include.monitoring.render import read_summary
 from include.nightlies.errors import DependencyFailed, DependencyPending
 from include.nightlies.records import publications as records
 from include.nightlies.rules.passes import Pass, PassDecision, Turn
-from include.nightlies.rules.publication import Publication, Wait
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import Publication, State, Wait
 from include.nightlies.steps.build_status import Watch
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.publish import publish_batch, reserve_run

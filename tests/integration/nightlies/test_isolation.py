@@ -11,7 +11,7 @@ import pytest
 
 from include.gateway.errors import PathBusy
 from include.nightlies.records import builds
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch, reserve_run

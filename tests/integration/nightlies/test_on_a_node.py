@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 
 from include.nightlies.records.publications import publications_of_run
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch, reserve_run

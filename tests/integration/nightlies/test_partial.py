@@ -12,7 +12,7 @@ from include.nightlies.errors import BadIndex, BaseUnusable
 from include.nightlies.records import builds
 from include.nightlies.removal.undo import Replacement, undo
 from include.nightlies.rules.links import LinkState
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.inherit import inherit_batch
 from tests.fakes.attempts import attempt
 from tests.nights import FOLDER, Nights, base_of, build_of, night_of, wish

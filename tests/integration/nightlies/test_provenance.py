@@ -8,7 +8,7 @@ import pytest
 
 from include.nightlies.removal import undo as undo_step
 from include.nightlies.removal.undo import Replacement, Wish, undo
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps import links as link_step
 from include.provenance.query import ask
 from include.provenance.records import check

@@ -17,7 +17,7 @@ from include.gateway.errors import PathBusy
 from include.nightlies.records import tables
 from include.nightlies.removal import retention as step
 from include.nightlies.removal.retention import RemovedBuilds, RetentionPlan, plan_retention, remove_expired
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.values import Night
 from include.provenance.document import ChangeKind
 from include.provenance.records import documents, newest, provenance

@@ -15,7 +15,7 @@ from include.nightlies.records import links as linked
 from include.nightlies.removal import undo as step
 from include.nightlies.removal.undo import Replacement, UndoPlan, Wish, plan_undo, redo
 from include.nightlies.rules.links import LinkState
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.inherit import inherit_batch
 from include.provenance.single_changes import note_linked
 from include.site.single_changes import linking

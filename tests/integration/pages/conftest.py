@@ -15,8 +15,7 @@ from include.cli.repository.open import open_site as of_environment
 from include.dag_runs import DagState
 from include.nightlies.records import builds, publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Figures, Move, Phase, Planned, PublicationKey, State
 from include.pages.app import create_app
 from include.pages.asked import AskDag
 from include.site.site import Site

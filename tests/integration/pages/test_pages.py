@@ -18,8 +18,7 @@ from include.nightlies.records.links import LinkRecord
 from include.nightlies.records.publications import publication
 from include.nightlies.records.tables import artifacts, publications
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Figures, Move, Phase, Planned, PublicationKey, State
 from include.pages import nights_rows as rows
 from include.pages.registry import PAGES
 from include.provenance.interventions import freeze

@@ -11,8 +11,7 @@ from sqlalchemy import update
 
 from include.ledger.engine import writing
 from include.nightlies.records.tables import publications
-from include.nightlies.rules.publication import Move
-from include.nightlies.rules.states import Phase
+from include.nightlies.rules.publication import Move, Phase
 from include.pages import publications_page
 from include.site.site import Site
 from tests.fakes.site import FQRN

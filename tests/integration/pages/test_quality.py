@@ -22,8 +22,7 @@ from include.monitoring.summary import NightState
 from include.nightlies.records import links, quality
 from include.nightlies.records.links import LinkRecord
 from include.nightlies.records.quality import QualityRecord, QualityVerdict
-from include.nightlies.rules.publication import Move
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Move, Phase, State
 from include.pages.nights_rows import kept_back, newest_builds, verdicts
 from include.quality.results import folder_of_run, write_docs
 from include.settings.prepare import Suite

@@ -21,8 +21,7 @@ from include.nightlies.errors import ArtifactMissing
 from include.nightlies.records import builds, publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.passes import Pass
-from include.nightlies.rules.publication import Move, Planned, PublicationKey
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Move, Phase, Planned, PublicationKey, State
 from include.site.site import Site
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN

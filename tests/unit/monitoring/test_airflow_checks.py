@@ -22,8 +22,7 @@ from include.monitoring.schedules import FALLBACK, hour_before_first, left_out
 from include.monitoring.store_checks import judged_skew, judged_space, room, written
 from include.nightlies.records import builds, publications
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Figures, Move, Phase, Planned, PublicationKey, State
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import PoolSettings

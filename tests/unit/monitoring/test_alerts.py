@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from include.monitoring import alerts
 from include.monitoring.summary import Summary
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.notify import Message, NotifyEvent
 from include.settings.model import Begins, Slot
 from tests.fakes.summaries import built, of, published

@@ -9,7 +9,7 @@ import pytest
 from include.monitoring.alerts import SHOWN, Cause, causes, untold
 from include.monitoring.summary import Line, Summary
 from include.nightlies.rules.index import RejectedArtifact
-from include.nightlies.rules.states import Skip, State
+from include.nightlies.rules.publication import Skip, State
 from include.notify import NotifyEvent
 from tests.fakes.summaries import NOW, built, of, published
 

@@ -16,8 +16,7 @@ from include.monitoring.watch import watch
 from include.nightlies.errors import ArtifactMissing
 from include.nightlies.records import builds, publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import Move, Planned, PublicationKey
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Move, Phase, Planned, PublicationKey, State
 from include.notify import DeliveryOutcome, Message, Notifier, NotifyError, NotifyEvent, undelivered
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

@@ -12,7 +12,7 @@ from include.monitoring.render import size, to_html, to_text
 from include.monitoring.summary import ArtifactOutcome, NightState, Summary
 from include.nightlies.records.quality import QualityRecord, QualityVerdict
 from include.nightlies.rules.index import RejectedArtifact
-from include.nightlies.rules.states import Skip, State
+from include.nightlies.rules.publication import Skip, State
 from include.settings.model import Choice
 from include.settings.prepare import Suite
 from tests.fakes.summaries import DAY, NOW, SLOT, built, of, published

@@ -10,8 +10,7 @@ import pytest
 from include.nightlies.records.progress import NotedProgress
 from include.nightlies.records.quality import ArtifactFigures, NightFigures
 from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.publication import Wait
-from include.nightlies.rules.states import Phase, Skip, State
+from include.nightlies.rules.publication import Phase, Skip, State, Wait
 from include.pages.app import number, span
 from include.pages.nights_view import (
     DRAWN,

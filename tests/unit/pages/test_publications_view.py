@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.pages import publications_view
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.nightlies.rules.dependencies import Readiness, readiness
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Phase, State
 from tests.fakes.builds import publication
 
 NEEDS = ("A/x", "B/x")

@@ -10,9 +10,8 @@ import pytest
 from include.nightlies.errors import BuildMoved
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
-from include.nightlies.rules.publication import Publication
+from include.nightlies.rules.publication import Publication, State
 from include.nightlies.rules.selection import ALIVE, Arrivals, arrivals, compared, without_wrong_time
-from include.nightlies.rules.states import State
 from tests.fakes.builds import publication as made
 from tests.fakes.refused import refused
 

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import BuildIndex, RejectedArtifact
-from include.nightlies.rules.states import State
+from include.nightlies.rules.publication import State
 from include.nightlies.steps.gate import missing_line, missing_of_build, optional_of_build
 from include.nightlies.steps.plan import cut, nested_directories
 from include.nightlies.steps.values import Batch, Item, Night

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from include.nightlies.rules.states import ENDED, MOVES, AllowedTry, MoveVerdict, Phase, State, decide
+from include.nightlies.rules.publication import ENDED, MOVES, AllowedTry, MoveVerdict, Phase, State, decide
 
 
 def verdict(current, to, phase, try_number, recorded=1, last=None):
