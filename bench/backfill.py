@@ -26,7 +26,7 @@ from typing import Any
 from bench.nights.lab import BenchLab, bench_lab, say
 from bench.nights.times import ran, seconds
 from bench.publishing.machine import description
-from include.settings.pools import BACKFILL
+from include.settings.scheduling import BACKFILL
 from lab.errors import LabError
 
 TARGET = 1.3

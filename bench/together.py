@@ -42,7 +42,7 @@ from bench.stageouting.scene import Scene, opened
 from bench.stageouting.scheduled import DAGS, scheduled
 from include.cli.settings import check_site
 from include.nightlies.steps.care import file_name, reports_of
-from include.settings.pools import pools
+from include.settings.scheduling import pools
 from include.settings.secrets import EnvSecrets
 from include.stageout.states import TransferState
 from lab.errors import LabError

@@ -35,7 +35,7 @@ from bench.nights.cores import limited
 from bench.nights.lab import BenchLab, bench_lab, say
 from bench.nights.times import seconds
 from bench.publishing.machine import description
-from include.settings.pools import pools
+from include.settings.scheduling import pools
 from lab import services
 from lab.environment import Lab
 

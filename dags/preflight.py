@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
-from include.monitoring.schedules import hour_before_first
 from include.settings.load import load
+from include.settings.scheduling import hour_before_first
 from operators.publishing import dag_defaults
 from operators.watch import RunPreflightOperator
 

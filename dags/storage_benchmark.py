@@ -13,7 +13,7 @@ from airflow.sdk import DAG, Param, TriggerRule
 from include.benchmarks.campaign.presets import PRESETS
 from include.settings.benchmarks import BenchmarkSettings, TargetKind
 from include.settings.load import load
-from include.settings.pools import CAMPAIGN
+from include.settings.scheduling import CAMPAIGN
 from operators.base import NightshiftOperator
 from operators.benchmark import (
     APPROVE_TASK,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from include.settings.pools import BACKFILL, NIGHTLY, Queue, queue_of
+from include.settings.scheduling import BACKFILL, NIGHTLY, Queue, queue_of
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun

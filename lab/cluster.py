@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from include.settings.pools import Queue
+from include.settings.scheduling import Queue
 from lab.errors import LabError
 from lab.servers.process import find_program
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from include.settings.load import load, project_root
-from include.settings.pools import BROKER_URL, consumer_timeout
+from include.settings.scheduling import BROKER_URL, consumer_timeout
 from include.settings.secrets import LEDGER_URL_VARIABLE, connection_variable
 from lab.cluster import Cluster, Machine
 from lab.errors import LabError

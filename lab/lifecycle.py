@@ -20,7 +20,7 @@ from include.monitoring.findings import Finding, Severity
 from include.monitoring.store_checks import room, written
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from include.settings.pools import Queue, pools
+from include.settings.scheduling import Queue, pools
 from include.settings.secrets import EnvSecrets, connection_variable
 from include.site.bootstrap import found_stores
 from include.site.caching import cache_of

@@ -18,7 +18,7 @@ from include.monitoring.airflow_checks import consumers
 from include.settings.errors import SettingsError
 from include.settings.load import load
 from include.settings.model import RepositorySettings
-from include.settings.pools import Queue
+from include.settings.scheduling import Queue
 from include.settings.secrets import EnvSecrets
 from lab.cluster import Machine
 from lab.environment import Lab

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.retry import RetryByKind
 from include.settings.model import SiteSettings
-from include.settings.pools import STAGEOUT
+from include.settings.scheduling import STAGEOUT
 from include.settings.stageout import PASS_S
 from include.stageout.errors import STAGEOUT_RUN_REFUSED
 from operators.base import NightshiftOperator, clock, holder_name, log_folder

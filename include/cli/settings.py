@@ -19,7 +19,7 @@ from include.monitoring.findings import Depth, Finding, Severity
 from include.settings.errors import InvalidSettings, SettingsFileMissing
 from include.settings.load import load, settings_path
 from include.settings.model import SiteSettings, StoreSettings
-from include.settings.pools import pools as pools_of, to_import
+from include.settings.scheduling import pools as pools_of, to_import
 from include.settings.secrets import EnvSecrets, Secrets
 from include.storage.errors import StoreError
 from include.storage.kinds import S3, kind_of

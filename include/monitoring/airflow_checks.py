@@ -22,7 +22,7 @@ from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.passes import by_artifact
 from include.nightlies.rules.publication import State
 from include.settings.model import SiteSettings
-from include.settings.pools import BROKER_URL, PoolSettings, Queue, consumer_timeout, pools as pools_of
+from include.settings.scheduling import BROKER_URL, PoolSettings, Queue, consumer_timeout, pools as pools_of
 from include.settings.secrets import Secrets
 from include.site.site import Site
 

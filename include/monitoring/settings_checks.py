@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from include.ledger.engine import shown, shown_address
 from include.ledger.errors import LedgerError
 from include.monitoring.findings import Finding, Severity
-from include.monitoring.schedules import left_out
 from include.notify import service_of
 from include.settings.errors import MissingConnection, SettingsError
 from include.settings.model import SiteSettings
+from include.settings.scheduling import left_out
 from include.settings.secrets import ConnectionSecrets, Secrets, base_url, ledger_address
 from include.site.site import Site
 

@@ -21,7 +21,7 @@ from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch, reserve_run
 from include.nightlies.steps.values import Batch, PublicationRequest
 from include.publishers.native import NativePublisher
-from include.settings.pools import pools
+from include.settings.scheduling import pools
 from operators.lease_task import Done, Waiting
 from operators.publishing import PublishArtifactsOperator
 from tests.dags.conftest import FQRN, MiniSite

@@ -18,7 +18,7 @@ from docs.generate_dags import PAGE, example_dags, render
 from hooks.retry import RetryByKind
 from include.dag_runs import RunRefused
 from include.settings.load import load
-from include.settings.pools import consumer_timeout, pools
+from include.settings.scheduling import consumer_timeout, pools
 from operators.base import alert_failed_run, note_failure
 from operators.night import CheckCompletenessOperator
 from tests.fakes import airflowhome

@@ -24,7 +24,7 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from include.settings.pools import BACKFILL, pools
+from include.settings.scheduling import BACKFILL, pools
 from operators.publishing import PublishArtifactsOperator
 from tests.dags.conftest import MiniSite, Run
 from tests.fakes.builds import Build, tree

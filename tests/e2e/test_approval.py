@@ -10,7 +10,7 @@ import pytest
 from include.nightlies.records import questions
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.approval import Answer
-from include.settings.pools import NIGHTLY
+from include.settings.scheduling import NIGHTLY
 from tests.e2e.browser import Browser
 from tests.e2e.deployment import ASKING, Deployment
 from tests.fakes.builds import tree

@@ -15,7 +15,7 @@ from include.airflow_api import AirflowApi, AirflowError
 from include.monitoring.airflow_checks import look_at_pools
 from include.monitoring.findings import Severity
 from include.settings.load import load
-from include.settings.pools import pools
+from include.settings.scheduling import pools
 from include.settings.secrets import EnvSecrets
 from lab import lifecycle
 from lab.environment import ADMIN, VIEWER

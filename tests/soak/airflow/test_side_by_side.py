@@ -6,7 +6,7 @@ import pytest
 
 from include.cli.airflow_connections import Snapshot
 from include.nightlies.rules.publication import Publication
-from include.settings.pools import BACKFILL, NIGHTLY
+from include.settings.scheduling import BACKFILL, NIGHTLY
 from tests.e2e.deployment import FQRN, Deployment
 from tests.fakes.builds import Build, tree
 

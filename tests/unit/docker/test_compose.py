@@ -21,7 +21,7 @@ from include.monitoring.airflow_checks import judged_timeout
 from include.monitoring.findings import Severity
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from include.settings.pools import Queue, consumer_timeout
+from include.settings.scheduling import Queue, consumer_timeout
 from include.settings.secrets import EnvSecrets, ledger_address
 from include.storage.roles import PolicyServer
 from lab import services

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from include.gateway.service.http.admin_calls import document
-from include.settings.pools import Queue
+from include.settings.scheduling import Queue
 from tests.fakes import compose
 
 ROOT = compose.ROOT

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from include.settings.pools import BROKER_URL, Queue
+from include.settings.scheduling import BROKER_URL, Queue
 from lab import cluster as clusters
 from lab.cluster import Cluster
 from lab.environment import Lab, LabFolders

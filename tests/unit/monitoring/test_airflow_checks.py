@@ -1,4 +1,4 @@
-"""What was seen is judged: clocks, room, leases, pools, and when to look."""
+"""What was seen is judged: clocks, room, leases and pools."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from include.ledger.migrate import migrate
 from include.monitoring import airflow_checks, store_checks
 from include.monitoring.checks import judged_lease
 from include.monitoring.findings import Severity
-from include.monitoring.schedules import FALLBACK, hour_before_first, left_out
 from include.monitoring.store_checks import judged_skew, judged_space, room, written
 from include.nightlies.records import builds, publications
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Figures, Move, Phase, Planned, PublicationKey, State
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from include.settings.pools import PoolSettings
+from include.settings.scheduling import PoolSettings
 from include.site.site import Site
 from tests.fakes.plainsite import FQRN, plain_site
 
@@ -95,23 +94,6 @@ def test_each_file_system_is_one_finding_that_names_its_folders(
     assert found == {"var, ledger": Severity.OK, "logs": Severity.ERROR}
 
 
-@pytest.mark.parametrize(
-    ("schedule", "zone", "expected"),
-    [
-        ("30 2 * * *", "Europe/Zurich", "2027-03-28 02:30:00"),
-        ("0 2 * * *", "Europe/Zurich", "2027-03-28 02:00:00"),
-        ("*/15 * * * *", "Europe/Zurich", "2027-03-28 02:00:00"),
-        ("30 2 * * 1", "Europe/Zurich", "None"),
-        ("0 3 * * *", "Europe/Zurich", "None"),
-        ("59 1 * * *", "Europe/Zurich", "None"),
-        ("15 2 * * *", "Australia/Lord_Howe", "2027-10-03 02:15:00"),
-        ("30 2 * * *", "UTC", "None"),
-    ],
-)
-def test_a_schedule_in_the_gap_of_the_clock_change_is_found(schedule: str, zone: str, expected: str) -> None:
-    assert str(left_out(schedule, zone, NOW)) == expected
-
-
 def test_a_lease_is_told_with_whose_it_is_and_when_it_was_renewed() -> None:
     ours = LeaseInfo("r.example.org", "/a", "key", NOW + timedelta(seconds=20), "night/run-1/publish try 1")
     assert "a task of ours" in judged_lease(ours, NOW, 120).seen
@@ -157,24 +139,6 @@ def test_dags_that_have_to_run_by_themselves_and_are_paused_are_named_with_what_
     assert set(airflow_checks.started_by_hand(site)) == {
         "nightly_install_hand", "nightly_install", "undo_build", "intervene", "publication", "rollback",
     }  # fmt: skip
-
-
-def slots(*schedules: str | None) -> Any:
-    return [SimpleNamespace(schedule=one, timezone="Europe/Zurich") for one in schedules]
-
-
-@pytest.mark.parametrize(
-    ("schedules", "when"),
-    [
-        ((None, "0 2 * * *", "30 22 * * 1-5"), ("30 21 * * *", "Europe/Zurich")),
-        (("15 0 * * *", "0 6 * * *"), ("15 23 * * *", "Europe/Zurich")),
-        (("*/5 * * * *",), FALLBACK),
-        ((None,), None),
-        ((), None),
-    ],
-)
-def test_it_is_looked_an_hour_before_the_first_slot(schedules: tuple[str | None, ...], when: object) -> None:
-    assert hour_before_first(slots(*schedules)) == when
 
 
 def test_a_queue_without_a_worker_would_keep_its_tasks_and_a_broker_that_is_not_known_is_not_asked() -> None:

@@ -9,7 +9,7 @@ import pytest
 from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.load import parse
 from include.settings.model import SiteSettings
-from include.settings.pools import pools
+from include.settings.scheduling import pools
 from include.settings.sites import ChecksumMode, is_same_place
 
 RULE = '[{prefix: /store, url: "davs://se.example.org/cms/store"}]'

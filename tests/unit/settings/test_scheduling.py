@@ -1,18 +1,20 @@
-"""Pools: sized by the site, written as Airflow's own import reads them."""
+"""Pools, sized by the site and written as Airflow's own import reads them; schedules and the change of clocks."""
 
 from __future__ import annotations
 
 import configparser
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from include.cli.settings import app
 from include.settings.load import load
-from include.settings.pools import CAMPAIGN, consumer_timeout, pools
+from include.settings.scheduling import CAMPAIGN, FALLBACK, consumer_timeout, hour_before_first, left_out, pools
 
 CONFIG = Path(__file__).parents[3] / "config/site.yaml"
 
@@ -64,3 +66,38 @@ def test_the_broker_waits_longer_than_campaigns_and_read_backs_take() -> None:
     stageout = settings.stageout.model_copy(update={"read_back_hours": 168})
     longer = settings.model_copy(update={"stageout": stageout})
     assert consumer_timeout(longer) > timedelta(hours=168)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "zone", "expected"),
+    [
+        ("30 2 * * *", "Europe/Zurich", "2027-03-28 02:30:00"),
+        ("0 2 * * *", "Europe/Zurich", "2027-03-28 02:00:00"),
+        ("*/15 * * * *", "Europe/Zurich", "2027-03-28 02:00:00"),
+        ("30 2 * * 1", "Europe/Zurich", "None"),
+        ("0 3 * * *", "Europe/Zurich", "None"),
+        ("59 1 * * *", "Europe/Zurich", "None"),
+        ("15 2 * * *", "Australia/Lord_Howe", "2027-10-03 02:15:00"),
+        ("30 2 * * *", "UTC", "None"),
+    ],
+)
+def test_a_schedule_in_the_gap_of_the_clock_change_is_found(schedule: str, zone: str, expected: str) -> None:
+    assert str(left_out(schedule, zone, datetime(2026, 11, 21, 4, tzinfo=UTC))) == expected
+
+
+def slots(*schedules: str | None) -> Any:
+    return [SimpleNamespace(schedule=schedule, timezone="Europe/Zurich") for schedule in schedules]
+
+
+@pytest.mark.parametrize(
+    ("schedules", "when"),
+    [
+        ((None, "0 2 * * *", "30 22 * * 1-5"), ("30 21 * * *", "Europe/Zurich")),
+        (("15 0 * * *", "0 6 * * *"), ("15 23 * * *", "Europe/Zurich")),
+        (("*/5 * * * *",), FALLBACK),
+        ((None,), None),
+        ((), None),
+    ],
+)
+def test_it_is_looked_an_hour_before_the_first_slot(schedules: tuple[str | None, ...], when: object) -> None:
+    assert hour_before_first(slots(*schedules)) == when

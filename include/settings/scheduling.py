@@ -1,19 +1,18 @@
-"""The Airflow pools of a deployment, with names, sizes and reasons; Celery's queues, and how long a broker waits."""
+"""What of Airflow follows from the settings: its pools and queues, and the time of the checks before a night."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 if TYPE_CHECKING:
-    from include.settings.model import (
-        SiteSettings,  # not at run time: each of Airflow's processes imports the names of pools
-    )
-
+    # not at run time: each of Airflow's processes imports the names of pools
+    from include.settings.model import SiteSettings, Slot
 
 NIGHTLY = frozenset({"prepare", "publish", "control", "collect"})
 """The pools that the DAGs name."""
@@ -26,6 +25,10 @@ CAMPAIGN = timedelta(hours=25)
 """Time limit of the steps of a storage benchmark: the longest task whose limit is not in the configuration."""
 BROKER_URL = "AIRFLOW__CELERY__BROKER_URL"
 _MARGIN = timedelta(hours=1)  # to start the task, to end it after its time-out, and to acknowledge it
+FALLBACK = ("0 22 * * *", "UTC")
+"""For slots whose schedules name no hour."""
+_AHEAD = timedelta(days=366)
+_STEP = timedelta(minutes=30)  # clocks change at full and half hours
 
 
 class Queue(Enum):
@@ -131,3 +134,46 @@ def to_import(pools: Iterable[PoolSettings]) -> dict[str, dict[str, str | int | 
     """The document for `airflow pools import`: each pool by its name."""
     documents = (asdict(pool) for pool in pools)
     return {str(document.pop("name")): document for document in documents}
+
+
+def left_out(schedule: str, timezone: str, now: datetime) -> datetime | None:
+    """The first local time within a year at which a run is due and that does not exist; None if there is none."""
+    from croniter import croniter  # type: ignore[import-untyped]
+
+    zone = ZoneInfo(timezone)
+    moment = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    end, before = moment + _AHEAD, _offset(moment, zone)
+    while moment < end:
+        moment += _STEP
+        after = _offset(moment, zone)
+        if after > before:
+            first = (moment + before).replace(tzinfo=None)
+            due: datetime = croniter(schedule, first - timedelta(seconds=1)).get_next(datetime)
+            if due < first + (after - before):
+                return due
+        before = after
+    return None
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
+
+
+def hour_before_first(slots: Iterable[Slot]) -> tuple[str, str] | None:
+    """A cron expression and its time zone; None if no slot has a schedule.
+
+    Days of the schedule do not count: looking is cheap, and a night by hand is as glad of it.
+    """
+    scheduled = [(slot.schedule, slot.timezone) for slot in slots if slot.schedule]
+    if not scheduled:
+        return None
+    times = []
+    for schedule, zone in scheduled:
+        minute, hour = schedule.split()[:2]
+        if minute.isdigit() and hour.isdigit():
+            # a night begins in the evening or after midnight: noon divides one from the next
+            times.append(((int(hour) - 12) % 24, int(minute), int(hour), zone))
+    if not times:
+        return FALLBACK
+    _, minute_of_hour, hour_of_day, zone = min(times)
+    return f"{minute_of_hour} {(hour_of_day - 1) % 24} * * *", zone
