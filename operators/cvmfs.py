@@ -95,7 +95,7 @@ class CvmfsTagOperator(CvmfsOperator):
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.commit.commit import NewTag
-        from include.site.single_changes import tag_revision
+        from include.site.changes import tag_revision
 
         tag = NewTag(self.tag, "; ".join(filter(None, (self.message, run_name(context)))))
         holder, lease = holder_name(context), self.path.rstrip("/")
@@ -136,7 +136,7 @@ class CvmfsRemoveOperator(CvmfsOperator):
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.nightlies.steps.approve import require_no_approval
         from include.provenance.single_changes import note_removed
-        from include.site.single_changes import removal
+        from include.site.changes import removal
 
         require_no_approval(site, self.fqrn)
         site.require_thawed(self.fqrn)
@@ -220,7 +220,7 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
         from include.cvmfs.format.history import check_tag_name
         from include.nightlies.steps.approve import require_no_approval
         from include.provenance.single_changes import note_by_hand
-        from include.site.single_changes import publish_changeset, require_tag, would_publish
+        from include.site.changes import publish_changeset, require_tag, would_publish
 
         require_no_approval(site, self.fqrn)
         site.require_thawed(self.fqrn)
@@ -244,8 +244,7 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
         from include.cvmfs.ingest.changeset import Changeset
         from include.nightlies.records import builds, damage
         from include.nightlies.steps.sources import source_limits
-        from include.site.preparing import TreeToPrepare
-        from include.site.single_changes import prepared_tree
+        from include.site.changes import TreeToPrepare, prepared_tree
 
         if (digest := self.kept.get("changeset")) and (record := builds.changeset(site.ledger, digest)) is not None:
             return Changeset.parse(record.body)

@@ -37,7 +37,7 @@ from include.gateway.service.http.server import serve
 from include.publishers.native import NativePublisher
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
-from include.site.preparing import leave_condemned
+from include.site.changes import leave_condemned
 from include.site.site import Site
 from include.storage.file import FileStore
 from include.storage.store import Store

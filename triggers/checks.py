@@ -60,7 +60,7 @@ def object_stored(connect: Connect, store: str | None, key: str, store_conn_id: 
 
 def place_ready(connect: Connect, repository: str, path: str, wanted: str, replaces: bool = False) -> Observation:
     """The place of a tree is as `wanted`: `free` or `reserved`. Raises DestinationError if it can never be."""
-    from include.site.single_changes import WantedPlace, look_at
+    from include.site.changes import WantedPlace, look_at
 
     state = look_at(connect(), repository, path, WantedPlace(wanted), replaces=replaces)
     result = {"repository": repository, "path": state.path, "revision": state.revision, "reason": state.reason}

@@ -34,7 +34,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.sources.tarball import TarSource
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import CollectionMoved
-from include.site.preparing import TreeToPrepare, prepare_for
+from include.site.changes import TreeToPrepare, prepare_for
 from include.site.site import Site
 
 CONDEMNED = f"{TOP}/bench/condemned"

@@ -20,7 +20,7 @@ from bench.publishing.production import bench_site
 from bench.publishing.repositories import FQRN
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.sources.tarball import TarSource
-from include.site.preparing import TreeToPrepare, journal_of, prepare_for
+from include.site.changes import TreeToPrepare, journal_of, prepare_for
 
 
 def publish(job: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from include.ledger.errors import LedgerError
 from include.provenance.document import ChangeKind, ProvenanceRecord
 from include.provenance.records import begun, newest, note
 from include.publishers.base import Published
-from include.site.single_changes import TreePublication
+from include.site.changes import TreePublication
 from include.site.site import Site
 from include.storage.errors import StoreError
 

@@ -27,7 +27,7 @@ from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.directory import DirectorySource
 from include.publishers.required_objects import ChangesetCheck, require_spared
-from include.site.preparing import leave_condemned
+from include.site.changes import leave_condemned
 from include.storage.store import Store
 from tests.fakes.commits import commit_change
 

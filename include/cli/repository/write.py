@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from include.cvmfs.sources.source import TreeSource
     from include.publishers.base import Published
     from include.settings.prepare import ArtifactLimits
-    from include.site.single_changes import SingleChange, TreePublication
+    from include.site.changes import SingleChange, TreePublication
     from include.site.site import Site
 
 
@@ -74,8 +74,7 @@ def publish(
     from include.cvmfs.ingest.prepare import PrepareProgress
     from include.nightlies.records.damage import of_repository
     from include.provenance.single_changes import note_by_hand
-    from include.site.preparing import TreeToPrepare
-    from include.site.single_changes import publish_tree
+    from include.site.changes import TreeToPrepare, publish_tree
 
     with refusing(), bars() as show:
         site = open_site()
@@ -113,7 +112,7 @@ def remove(
 ) -> None:
     """Take away files, directories and nested catalogs, all in one revision. The old revision stays until collected."""
     from include.provenance.single_changes import note_removed
-    from include.site.single_changes import contents_of, removal
+    from include.site.changes import contents_of, removal
 
     with refusing():
         change, site = removal(paths), open_site()
@@ -152,7 +151,7 @@ def rename(
 ) -> None:
     """Move a file or tree. Its catalogs are rewritten; no data is moved."""
     from include.provenance.single_changes import note_renamed
-    from include.site.single_changes import renaming
+    from include.site.changes import renaming
 
     with refusing():
         site = open_site()
@@ -176,7 +175,7 @@ def symlink(
 ) -> None:
     """Make a symlink, or let one that is there lead elsewhere. Anything else in its place is refused."""
     from include.provenance.single_changes import note_linked
-    from include.site.single_changes import linking
+    from include.site.changes import linking
 
     with refusing():
         site, change = open_site(), linking(path, target, now=datetime.now(UTC))
@@ -203,7 +202,7 @@ def dirtab(
     """Show the rules that cut trees into catalogs (/.cvmfsdirtab), or publish new ones, which are read first."""
     from include.cvmfs.sources.dirtab import Dirtab
     from include.provenance.single_changes import note_written
-    from include.site.single_changes import DIRTAB, cutting, matching_directories
+    from include.site.changes import DIRTAB, cutting, matching_directories
 
     if file is None:
         if dry_run:
@@ -279,7 +278,7 @@ def _content_of(file: Path) -> bytes:
 
 def _show_dirtab(fqrn: str, *, as_json: bool) -> None:
     """Exits with 1 if there is none."""
-    from include.site.single_changes import DIRTAB
+    from include.site.changes import DIRTAB
 
     with refusing():
         tree = open_site().head(fqrn).revision

@@ -27,7 +27,7 @@ from include.nightlies.steps.care import prune_rule
 from include.provenance.document import ChangeKind, ProvenanceRecord
 from include.provenance.records import documents
 from include.settings.model import Slot
-from include.site.single_changes import contents_of
+from include.site.changes import contents_of
 from include.site.site import Site
 
 LATE = timedelta(days=3)

@@ -28,8 +28,8 @@ from include.publishers.required_objects import topmost
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
 from include.settings.retention import Retention
+from include.site.changes import SingleChange
 from include.site.collecting import require_restores_accepted
-from include.site.single_changes import SingleChange
 from include.site.site import Site
 
 log = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ from include.provenance.records import links_by_path, newest
 from include.publishers.base import Published
 from include.publishers.required_objects import is_reserved, topmost
 from include.settings.model import Slot
-from include.site.single_changes import contents_of
+from include.site.changes import contents_of
 from include.site.site import Site
 
 _TAGS = 5  # that are searched for what was there before a rebuild

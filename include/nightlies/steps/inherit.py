@@ -21,7 +21,7 @@ from include.nightlies.steps.prepare import prepare_batch, require_native
 from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.publish import PublishOutcome, publish_batch, reserve_run
 from include.nightlies.steps.values import Attempt, Batch, BatchOutcome, Item
-from include.site.single_changes import contents_of
+from include.site.changes import contents_of
 from include.site.site import Site
 
 _PREPARE = ((State.PREPARING, Phase.PREPARE), (State.PREPARED, Phase.PREPARE))

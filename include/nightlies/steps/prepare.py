@@ -29,7 +29,7 @@ from include.publishers.capabilities import Operation
 from include.publishers.errors import NotSupported
 from include.publishers.required_objects import is_free, is_tree, missing_directories, occupied
 from include.settings.model import PublisherKind
-from include.site.preparing import TreeToPrepare, journal_of, prepare_for
+from include.site.changes import TreeToPrepare, journal_of, prepare_for
 from include.site.site import Site
 
 

@@ -17,7 +17,7 @@ from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.changeset import Changeset
 from include.nightlies.records import damage
-from include.site import preparing
+from include.site import changes
 from tests.fakes.collector import Collector
 from tests.fakes.site import FQRN, SIGNER
 from tests.integration.cli.conftest import Commands, nightshift
@@ -110,7 +110,7 @@ def test_a_publication_that_collections_cross_goes_on_by_itself(
         store, FQRN, now=datetime.now(UTC),
         barrier=lambda: fence(store, FQRN, signer=SIGNER, now=int(datetime.now(UTC).timestamp())),
     )  # fmt: skip
-    prepared = preparing.prepare
+    prepared = changes.prepare
     met: list[str] = []
 
     def crossed(*arguments: Any, **more: Any) -> Changeset:
@@ -129,9 +129,9 @@ def test_a_publication_that_collections_cross_goes_on_by_itself(
         met.append("waited")
         collector.sweep()
         collector.end()
-        monkeypatch.setattr(preparing, "prepare", prepared)
+        monkeypatch.setattr(changes, "prepare", prepared)
 
-    monkeypatch.setattr(preparing, "prepare", crossed)
+    monkeypatch.setattr(changes, "prepare", crossed)
     monkeypatch.setattr(write_commands.time, "sleep", swept)
     done = repo("publish", FQRN, "/sw/app/v3", repo.tree("third", one="2"))
     assert met == ["prepared", "prepared", "waited"]

@@ -34,7 +34,7 @@ from include.nightlies.steps.publish import give_up, publish_batch, reserve_run
 from include.nightlies.steps.values import Batch
 from include.nightlies.steps.verify import verify_run
 from include.publishers.native import NativePublisher
-from include.site.preparing import SENT
+from include.site.changes import SENT
 from include.storage.errors import Unavailable
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree

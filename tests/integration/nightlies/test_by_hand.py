@@ -21,8 +21,7 @@ from include.nightlies.rules.publication import State
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.values import Batch, PublicationRequest
-from include.site.preparing import SENT, TreeToPrepare
-from include.site.single_changes import publish_tree
+from include.site.changes import SENT, TreeToPrepare, publish_tree
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused

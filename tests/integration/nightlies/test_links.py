@@ -20,7 +20,7 @@ from include.nightlies.steps.links import link_night
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import tidy_run, verify_run
-from include.site.single_changes import linking
+from include.site.changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.together import together

@@ -22,7 +22,7 @@ from include.nightlies.steps.values import Night
 from include.provenance.document import ChangeKind
 from include.provenance.records import documents, newest, provenance
 from include.settings.errors import SettingsError
-from include.site.single_changes import linking
+from include.site.changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused

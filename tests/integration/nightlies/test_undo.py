@@ -18,7 +18,7 @@ from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.publication import State
 from include.nightlies.steps.inherit import inherit_batch
 from include.provenance.single_changes import note_linked
-from include.site.single_changes import linking
+from include.site.changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused
 from tests.integration.nightlies.conftest import Once

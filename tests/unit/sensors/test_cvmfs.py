@@ -12,8 +12,8 @@ from include.cvmfs.errors import DestinationError
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import BadLeasePath
-from include.site import single_changes
-from include.site.single_changes import SeenPlace
+from include.site import changes
+from include.site.changes import SeenPlace
 from sensors.base import NotThere, WaitSensor
 from sensors.cvmfs import LeaseFreeSensor, PlaceSensor
 from tests.fakes.plainsite import FQRN, plain_file
@@ -55,7 +55,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
         made.asked.append(path)
         return made.holder
 
-    monkeypatch.setattr(single_changes, "look_at", look_at)
+    monkeypatch.setattr(changes, "look_at", look_at)
     monkeypatch.setattr(GatewayClient, "holder", holder)
     return made
 

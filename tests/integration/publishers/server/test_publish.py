@@ -14,9 +14,8 @@ from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.sources.directory import DirectorySource
 from include.publishers.server.errors import PACKED_MISSING, TransactionOpen
 from include.publishers.server.publisher import ServerPublisher
+from include.site.changes import TreeToPrepare, publish_tree
 from include.site.collecting import collect, options_of
-from include.site.preparing import TreeToPrepare
-from include.site.single_changes import publish_tree
 from include.site.site import Site
 from tests.fakes.node import PublisherNode, packed
 from tests.fakes.refused import refused

@@ -22,7 +22,7 @@ from include.gateway.client.client import GatewayClient
 from include.gateway.errors import RECEIVER_FAILED, REFLOG_MISSING, CommitUnclear, GatewayError, PathBusy, TagRefused
 from include.publishers.capabilities import Loss
 from include.publishers.errors import Lossy, NotSupported, WorkReverted
-from include.site.single_changes import cutting
+from include.site.changes import cutting
 from tests.fakes.refused import refused
 from tests.fakes.stocksite import StockSite
 from tests.fakes.together import together

@@ -1,38 +1,122 @@
-"""Single changes by hand, outside of any night: publish a tree, take places away, move, link, tag; the state of a path.
+"""Changes of a repository: trees prepared for a destination, and single changes by hand, outside of any night.
 
-Each is one short lease on the place concerned; what takes long is done before. ``Plan``s say what would be done.
+A tree is packed for a node, or stored without what is there. A single change is a publication, a removal, a move, a
+link, a file or a tag; each is one short lease on the place concerned, and what takes long is done before. ``Plan``s say
+what would be done.
 """
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.coordination.generation import look
+from include.cvmfs.coordination.condemned import condemned_among
+from include.cvmfs.coordination.generation import Look, look
 from include.cvmfs.errors import DestinationError, ObjectError, TagError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.format.hashes import DigestSet, ObjectHash, hash_bytes, hash_of_key, identity
 from include.cvmfs.format.history import check_tag_name
 from include.cvmfs.format.objects import compress
 from include.cvmfs.format.paths import ancestors, common_top, is_below, name_of, parent_of
 from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import Base, PrepareProgress, prepare
+from include.cvmfs.ingest.upload import JournaledStore, UploadJournal
+from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.dirtab import NAME, Dirtab
-from include.cvmfs.sources.source import checked_destination
+from include.cvmfs.sources.source import SourceLimits, TreeSource, checked_destination
 from include.errors import NightshiftError, is_retryable
-from include.publishers.base import Published
+from include.publishers.base import Published, tree_options
 from include.publishers.required_objects import is_free, is_reserved, is_tree, missing_directories, occupied
-from include.site.preparing import TreeToPrepare, journal_of, prepare_for
+from include.settings.prepare import Prepare
 from include.site.site import Site
+
+CONTENT_INDEX = "content-index.db"
+SENT = "sent"
+"""Below the site's ``var``; caches, shared by all preparations of a machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeToPrepare:
+    """A tree, where it goes, and what of it need not be sent.
+
+    ``known_from``: paths whose objects the current revision has; ``damaged``: keys of objects that are sent again.
+    ``prepare`` takes the place of the repository's settings.
+    """
+
+    destination: str
+    source: TreeSource
+    now: datetime
+    known_from: Iterable[str] = ()
+    damaged: Collection[str] = ()
+    limits: SourceLimits = field(default_factory=SourceLimits)
+    prepare: Prepare | None = None
+    progress: Callable[[PrepareProgress], None] | None = None
+    dry_run: bool = False
+
+
+def prepare_for(
+    site: Site, head: Repository, seen: Look, tree: TreeToPrepare, journal: UploadJournal | None = None
+) -> Changeset:
+    """Make a tree's changeset. ``seen`` was read before ``head``; ``journal`` has what an interrupted try sent.
+
+    What the current revision or the journal names is not sent again, unless it is condemned or damaged. Raises what
+    preparing raises.
+    """
+    base = Base(head.manifest.root, head.manifest.revision, seen.moment)
+    packing = site.packing(head.fqrn, head)
+    if packing is not None:
+        if tree.prepare is not None:
+            packing = replace(packing, options=tree_options(tree.prepare, head))
+        return packing.pack(
+            tree.source, destination=tree.destination, now=tree.now, base=base, limits=tree.limits,
+            progress=tree.progress, dry_run=tree.dry_run,
+        )  # fmt: skip
+    store = site.repository_store(head.fqrn)
+    settings = site.settings.repository(head.fqrn)
+    known = known_objects(head.revision, tree.known_from)
+    if journal is not None:
+        for sent in journal.known:
+            known.add(sent)
+    leave_condemned(known, seen, head.revision)
+    for key in tree.damaged:
+        known.discard(identity(hash_of_key(key)))
+    options = replace(
+        tree_options(tree.prepare or settings.prepare, head),
+        connections=site.settings.store(settings.store).connections,
+        limits=tree.limits,
+        index=site.settings.paths.var / CONTENT_INDEX,
+    )
+    return prepare(
+        tree.source, store=store if journal is None else JournaledStore(store, journal), fqrn=head.fqrn,
+        destination=tree.destination, now=tree.now, options=options, known=known, base=base, progress=tree.progress,
+        dry_run=tree.dry_run,
+    )  # fmt: skip
+
+
+def journal_of(site: Site, fqrn: str, seen: Look, tree: TreeToPrepare, *origin: str | None) -> UploadJournal | None:
+    """The journal of a tree from ``origin``, also of an earlier try; None where nothing is sent over a network."""
+    store = site.repository_store(fqrn)
+    if tree.dry_run or store.is_local or site.settings.repository(fqrn).server is not None:
+        return None  # where the store is files, to look is to write
+    about = (store.url, tree.destination, *origin)
+    return UploadJournal(site.settings.paths.var / SENT, about=about, generation=seen.completed, now=tree.now)
+
+
+def leave_condemned(known: DigestSet, look: Look, revision: Revision) -> None:
+    """Take out what a collection is about to delete."""
+    if look.running_list is not None:
+        for name in condemned_among(revision.catalogs.store, look.running_list, known):
+            known.discard(name)
 
 
 class WantedPlace(Enum):
