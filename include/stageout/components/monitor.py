@@ -23,8 +23,7 @@ from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, ke
 from include.stageout.jobs import transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing
 from include.stageout.opening import Stageout
-from include.stageout.places.compare import judge_copies
-from include.stageout.places.verify import CopyDecision, CopyVerdict
+from include.stageout.places.verify import CopyDecision, CopyVerdict, judge_copies
 from include.stageout.requests import rows_in
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState

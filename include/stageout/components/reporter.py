@@ -16,9 +16,8 @@ from include.stageout.attempts.answers import copy_time
 from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_transfers, keep_claim, look_again
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
-from include.stageout.places.compare import READ_IN_PASS, judge_copies
 from include.stageout.places.facts import UNKNOWN_TIME, SitePlace
-from include.stageout.places.verify import CopyDecision, CopyVerdict
+from include.stageout.places.verify import READ_IN_PASS, CopyDecision, CopyVerdict, judge_copies
 from include.stageout.retry import TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_transfers

@@ -14,8 +14,8 @@ from include.stageout.components.monitor import monitor
 from include.stageout.components.retry_manager import kill
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.jobs import declare_dead
-from include.stageout.places.compare import READ_IN_PASS
 from include.stageout.places.facts import FileFacts
+from include.stageout.places.verify import READ_IN_PASS
 from include.stageout.states import TransferJobState as J
 from tests.fakes.refused import refused
 from tests.fakes.transferloop import ADLER32, mock_site

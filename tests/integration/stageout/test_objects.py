@@ -8,10 +8,9 @@ import zlib
 import pytest
 
 from include.settings.sites import ChecksumMode, RemoteSite
-from include.stageout.places.compare import judge_copies
 from include.stageout.places.facts import FileFacts, PlaceOptions
 from include.stageout.places.open import open_place
-from include.stageout.places.verify import CopyVerdict
+from include.stageout.places.verify import CopyVerdict, judge_copies
 from include.storage.kinds import Credentials
 from include.storage.open import open_store
 from include.storage.s3 import MULTIPART_FROM_BYTES

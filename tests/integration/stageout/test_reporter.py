@@ -15,8 +15,8 @@ from include.stageout.claims import StageoutWorker
 from include.stageout.components.reporter import LONGEST_LOOK
 from include.stageout.errors import CREDENTIAL_MISSING
 from include.stageout.jobs import declare_dead
-from include.stageout.places.compare import READ_IN_PASS
 from include.stageout.places.facts import FileFacts
+from include.stageout.places.verify import READ_IN_PASS
 from tests.fakes.places import MemoryPlace
 from tests.fakes.transferloop import ADLER32, mock_site
 
