@@ -42,7 +42,7 @@ BY_HAND = {"manual", "backfill"}
 
 def note_failure(context: Context) -> None:
     """Keep why a task failed. Airflow calls this in the task's process when no try is left."""
-    from include.monitoring.runs import TaskFault, note_fault
+    from include.monitoring.watch import TaskFault, note_fault
 
     error, ti = context.get("exception"), context["ti"]
     task = ti.task_id if ti.map_index is None or ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
@@ -56,7 +56,7 @@ def note_failure(context: Context) -> None:
 
 def alert_failed_run(context: Context) -> None:
     """Send a message for each cause of a failed run. Airflow calls this in the DAG processor, once for each failure."""
-    from include.monitoring.runs import FailedRun, tell_failed_run
+    from include.monitoring.watch import FailedRun, tell_failed_run
 
     run: Any = context.get("dag_run")
     began = str(getattr(run.run_type, "value", run.run_type)) if run is not None else ""

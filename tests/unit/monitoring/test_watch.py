@@ -11,8 +11,7 @@ import pytest
 from include.ledger.metadata import metadata
 from include.monitoring.alerts import Runs, Tick, alerts_of, ticks
 from include.monitoring.render import read_summary
-from include.monitoring.runs import FailedRun, TaskFault, note_fault, tell_failed_run
-from include.monitoring.watch import watch
+from include.monitoring.watch import FailedRun, TaskFault, note_fault, tell_failed_run, watch
 from include.nightlies.errors import ArtifactMissing
 from include.nightlies.records import builds, publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
