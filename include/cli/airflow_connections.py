@@ -14,9 +14,8 @@ from typing import Any
 from include.airflow_api import INSTALL_REFUSED, AirflowApi, AirflowError, site_api
 from include.cli.main import lab_part
 from include.dag_runs import DagState, why_not_startable
-from include.monitoring.airflow_checks import needed, started_by_hand
+from include.monitoring.airflow_checks import Asked, needed, started_by_hand
 from include.monitoring.findings import Finding
-from include.monitoring.settings_checks import Asked
 from include.monitoring.store_checks import TIMEOUT_S
 from include.nightlies.errors import NightlyError
 from include.nightlies.rules.passes import BuildDate, require_allowed

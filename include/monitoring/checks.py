@@ -26,10 +26,16 @@ from include.gateway.protocol import API, TaskName
 from include.ledger.engine import shown
 from include.ledger.errors import LedgerError
 from include.ledger.migrate import version
-from include.monitoring import settings_checks, store_checks
-from include.monitoring.airflow_checks import look_at_bounds, look_at_paused, look_at_pools, look_at_workers, needed
+from include.monitoring import airflow_checks, store_checks
+from include.monitoring.airflow_checks import (
+    look_at_bounds,
+    look_at_connections,
+    look_at_paused,
+    look_at_pools,
+    look_at_workers,
+    needed,
+)
 from include.monitoring.findings import Check, Depth, Finding, PreflightReport, Severity, run
-from include.monitoring.settings_checks import look_at_connections
 from include.monitoring.store_checks import TIMEOUT_S, opened, skew
 from include.publishers.base import NO_NANOSECONDS, holds_nanoseconds
 from include.settings.errors import SettingsError
@@ -324,7 +330,7 @@ def checks_of(
     *,
     depth: Depth = Depth.REACH,
     logs: Path | None = None,
-    asked: settings_checks.Asked = settings_checks.airflow_has_all,
+    asked: airflow_checks.Asked = airflow_checks.airflow_has_all,
 ) -> list[Check]:
     """Return the checks of a depth, in an order in which they can be run one after the other.
 
@@ -341,14 +347,14 @@ def checks_of(
             return _of_race(site)
 
 
-def _of_file(site: Site, asked: settings_checks.Asked) -> list[Check]:
+def _of_file(site: Site, asked: airflow_checks.Asked) -> list[Check]:
     settings = site.settings
-    names = settings_checks.named(settings, settings.repositories, settings.stores)
+    names = airflow_checks.named(settings, settings.repositories, settings.stores)
     return [
         _check("connections", "", "Define it.", look_at_connections, settings, site.secrets, names, asked, logins=True),
-        _check("schedules", "", "Correct `schedule`.", settings_checks.look_at_schedules, settings),
-        _check("public keys", "", "Correct `public_key`.", settings_checks.look_at_keys, settings),
-        _check("ledger", "", "Start its server.", settings_checks.look_at_ledger, site),
+        _check("schedules", "", "Correct `schedule`.", airflow_checks.look_at_schedules, settings),
+        _check("public keys", "", "Correct `public_key`.", store_checks.look_at_keys, settings),
+        _check("ledger", "", "Start its server.", store_checks.look_at_ledger, site),
         _check("repositories", "", "Correct `repositories`.", look_at_publishing, settings),
         *([_check("retry", "", "Correct `stageout.retry`.", look_at_retry, settings)] if settings.sites else []),
     ]
@@ -369,14 +375,14 @@ def _of_race(site: Site) -> list[Check]:
     ]
 
 
-def _of_reach(site: Site, slot: str | None, logs: Path | None, asked: settings_checks.Asked) -> list[Check]:
+def _of_reach(site: Site, slot: str | None, logs: Path | None, asked: airflow_checks.Asked) -> list[Check]:
     settings = site.settings
     slots = [slot] if slot else list(settings.slots)
     chosen = [settings.slot(name) for name in slots]
     fqrns = sorted({each.repository for each in chosen} if slot else settings.repositories)
     sources = {each.store for each in chosen}
     used = sorted(sources | {settings.repository(fqrn).store for fqrn in fqrns})
-    names, folders = settings_checks.named(settings, fqrns, used), store_checks.written(settings, used, logs)
+    names, folders = airflow_checks.named(settings, fqrns, used), store_checks.written(settings, used, logs)
     api = "Start Airflow's API server."
     checks = [
         _check("connections", "", "Define it.", look_at_connections, settings, site.secrets, names, asked),

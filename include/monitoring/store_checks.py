@@ -1,5 +1,5 @@
-"""Checks of stores and folders: they answer, each role may do its work, time agrees, space is left, conditions are
-kept when writers race."""
+"""Checks of stores, folders, keys and ledger: they answer, each role may do its work, time agrees, space is left,
+conditions are kept when writers race."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from include.backup.archive import BackupPart, read_manifest, read_small_part
 from include.backup.create import names_in
 from include.backup.errors import BackupError
 from include.backup.seal import PASSPHRASE, Opener, unseal
+from include.ledger.engine import shown, shown_address
 from include.ledger.errors import LedgerError
 from include.ledger.restores import restores_of
 from include.monitoring.findings import Finding, Severity
 from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings, StoreSettings
+from include.settings.secrets import ledger_address
 from include.settings.traits import record_traits, recorded_traits
 from include.site.site import Site, connection_of, credentials_of, options_of, plain_store, try_store
 from include.storage.errors import StoreError
@@ -342,3 +344,26 @@ def look_at_restores(site: Site) -> Iterator[Finding]:
         what = f"restored at {restore.noted_at:%Y-%m-%d %H:%M} UTC by {restore.noted_by}; nothing is collected"
         cure = "Read the report, then: nightshift backup report --accept"
         yield Finding("restore", restore.backup or "", Severity.WARNING, what, cure)
+
+
+def look_at_keys(settings: SiteSettings) -> Iterator[Finding]:
+    """Yield the public key of each repository. It is made with the repository, so its absence is no fault."""
+    for repository in settings.repositories.values():
+        fqrn, key = repository.fqrn, repository.public_key
+        if key.is_file():
+            yield Finding("public key", fqrn, Severity.OK, str(key))
+        else:
+            note = "made when the repository is created; else copy its .pub file there"
+            yield Finding("public key", fqrn, Severity.WARNING, f"{key} (not there yet)", note)
+
+
+def look_at_ledger(site: Site) -> Iterator[Finding]:
+    """Open the ledger, which makes its tables where there are none."""
+    name = site.settings.ledger
+    try:
+        name = shown_address(ledger_address(site.settings, site.secrets))
+        name = shown(site.ledger.url)
+    except (LedgerError, SettingsError) as error:
+        yield Finding("ledger", name, Severity.ERROR, "cannot be used", str(error))
+    else:
+        yield Finding("ledger", name, Severity.OK, "tables up to date")

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from include.cli.airflow_connections import ask_api
+from include.monitoring.airflow_checks import Asked, look_at_connections, named
 from include.monitoring.findings import Severity
-from include.monitoring.settings_checks import Asked, look_at_connections, named
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
