@@ -401,7 +401,7 @@ class SnapshotReplicaOperator(_ReplicaJobOperator):
     verb = "snapshot"
 
     def _limit_minutes(self, site: Site) -> float:
-        from include.settings.ssh import chosen
+        from include.settings.services import chosen
 
         if self.limit_minutes is not None:
             return self.limit_minutes

@@ -21,7 +21,7 @@ from include.publishers.server.maintenance import DetachedJob
 from include.publishers.server.publisher import address_of
 from include.replicas.states import ReplicaLook, ReplicaRule, ReplicaState, SeenReplica, judge, replicas
 from include.settings.errors import SettingsError
-from include.settings.ssh import chosen
+from include.settings.services import chosen
 from include.site.site import Site
 from include.storage.errors import StoreError, Unavailable
 from include.storage.kinds import StoreOptions

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Column, RowMapping, Table
 
 from include.cvmfs.format.manifest import Manifest
 from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, long_text, metadata
-from include.settings.ssh import ReplicaSettings
+from include.settings.services import ReplicaSettings
 
 
 class CollectionTurn(Enum):

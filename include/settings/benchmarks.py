@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, field_val
 
 from include.settings.errors import SettingsError
 from include.settings.prepare import Block
-from include.settings.ssh import SshLogin
+from include.settings.services import SshLogin
 from include.settings.text_types import Name, NodeFolder, Schedule, SitePath, fault, name_fault, no_userinfo
 
 OSD = "{osd}"

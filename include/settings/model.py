@@ -11,16 +11,15 @@ from datetime import date, timedelta
 from enum import Enum
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from include.settings.benchmarks import BenchmarkSettings
 from include.settings.caches import CacheSettings
 from include.settings.errors import SettingsError
 from include.settings.prepare import ArtifactLimits, Block as _Block, Prepare, QualitySettings
 from include.settings.retention import CollectionSettings, Retention, TagRule
-from include.settings.services import BackupSettings, Gateway, Notify, Paths, keys_below_var
+from include.settings.services import BackupSettings, Gateway, NodeSettings, Notify, Paths, Replicas, keys_below_var
 from include.settings.sites import CredentialSource, FederationSettings, RemoteSite, require_folders_below
-from include.settings.ssh import NodeSettings, ReplicaSettings, named_once
 from include.settings.stageout import CatalogueKind, StageoutSettings
 from include.settings.text_types import (
     ConnectionId,
@@ -171,7 +170,7 @@ class RepositorySettings(_Block):
     care: Care = Care()
     approval: Approval | None = None
     """None: what is planned is published without a question."""
-    replicas: Annotated[tuple[ReplicaSettings, ...], AfterValidator(named_once)] = ()
+    replicas: Replicas = ()
     """Stratum 1s and other copies that readers use."""
 
     @property

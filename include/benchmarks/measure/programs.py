@@ -20,7 +20,7 @@ from include.errors import NightshiftError
 from include.publishers.server.connection import CommandResult, NodeAddress, SshConnection
 from include.publishers.server.publisher import address_of
 from include.settings.secrets import Secrets
-from include.settings.ssh import SshLogin
+from include.settings.services import SshLogin
 
 MOST_OUTPUT = 64 << 20
 _LAST = 400

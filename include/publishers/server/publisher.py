@@ -45,7 +45,7 @@ from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, Node,
 from include.publishers.server.pack import Lossless, NodeArchive, Packing, member
 from include.settings.model import RepositorySettings
 from include.settings.secrets import Secrets
-from include.settings.ssh import NodeSettings, SshLogin
+from include.settings.services import NodeSettings, SshLogin
 
 log = logging.getLogger(__name__)
 

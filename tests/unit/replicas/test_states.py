@@ -20,7 +20,7 @@ from include.replicas.states import (
     judge,
     wait_for_replicas,
 )
-from include.settings.ssh import ReplicaSettings
+from include.settings.services import ReplicaSettings
 
 NOW = datetime(2026, 11, 23, 4, tzinfo=UTC)
 HOUR = timedelta(hours=1)

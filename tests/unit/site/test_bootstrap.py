@@ -20,7 +20,7 @@ from include.settings.errors import MissingConnection
 from include.settings.load import parse
 from include.settings.model import PublisherKind
 from include.settings.secrets import EnvSecrets
-from include.settings.ssh import NodeSettings
+from include.settings.services import NodeSettings
 from include.site.bootstrap import found_repository, found_stores
 from include.site.site import Site
 from include.storage.errors import StoreError

@@ -15,7 +15,7 @@ from include.publishers.gateway import NightshiftGateway, StockGateway
 from include.settings.load import load
 from include.settings.model import GatewayKind, StoreSettings
 from include.settings.secrets import EnvSecrets
-from include.settings.ssh import NodeSettings
+from include.settings.services import NodeSettings
 from include.settings.traits import record_traits
 from include.site.site import Site, connection_of, native_publisher
 from include.storage.file import FileStore

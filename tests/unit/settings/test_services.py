@@ -9,7 +9,7 @@ import pytest
 from include.replicas.configs import client_config
 from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.load import parse
-from include.settings.ssh import chosen
+from include.settings.services import chosen
 
 FQRN = "r.example.org"
 SITE = """
