@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import Row, func, select
 
 from include.errors import NightshiftError
+from include.ledger.acts import LedgerRestore, accept_restores, restores_of
 from include.ledger.engine import Bind, reading
-from include.ledger.restores import LedgerRestore, accept, restores_of
 from include.nightlies.records.tables import publications
 from include.nightlies.rules.publication import ENDED
 from include.settings.sites import ChecksumMode
@@ -86,7 +86,7 @@ def make_report(site: Site, *, by: str, now: datetime, accepts: bool = False) ->
     if site.settings.sites:
         lines += _transfers(site, by, now, since=restores[0].since, moves=accepts)
     if accepts:
-        accept(site.ledger, by=by[:128], now=now)
+        accept_restores(site.ledger, by=by[:128], now=now)
     return RestoreReport(restores, lines)
 
 

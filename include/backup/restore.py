@@ -24,11 +24,11 @@ from include.backup.errors import BACKUP_NO_ROOM, BACKUP_OF_ANOTHER, KEYS_LOCKED
 from include.backup.seal import Opener, unseal
 from include.cvmfs.format.keys import KeyFile, locked_keys, save_key_file
 from include.gateway.service.leases.lease_rows import SCHEMA_VERSION, begin_again
+from include.ledger.acts import LedgerRestore, record_restore, restores_of
 from include.ledger.copies import ROOM_LEFT, load_dump
 from include.ledger.engine import open_ledger, reading, writing
 from include.ledger.errors import LedgerError
 from include.ledger.migrate import migrate
-from include.ledger.restores import LedgerRestore, note, restores_of
 from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets, ledger_address
 
@@ -158,7 +158,7 @@ class _LedgerFile:
         self.options.on_step("ledger unpacked")
         staged = open_ledger(self.url.set(database=str(self.staged)))
         migrate(staged)
-        note(staged, noted)
+        record_restore(staged, noted)
         staged.dispose()
         with closing(sqlite3.connect(self.staged)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")
@@ -206,7 +206,7 @@ class _LedgerServer:
         load_dump(self.engine, self.backup.pieces(self.backup.manifest.ledger_part))
         self.options.on_step("ledger unpacked")
         migrate(self.engine)
-        note(self.engine, noted)
+        record_restore(self.engine, noted)
         self.options.on_step("ledger noted")
         writing(self.engine, self._end)
         self.options.on_step("ledger placed")

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, RowMapping, Table, and_, or_, select
 
 from include.aliencache.records import CacheRunKind, cache_runs
-from include.ledger.acts import ActKind, acts
+from include.ledger.acts import ActKind, acts, ledger_restores
 from include.ledger.engine import Bind, reading
-from include.ledger.restores import ledger_restores
 from include.nightlies.records.tables import quality, questions
 from include.nightlies.rules.approval import Answer
 from include.provenance.interventions import FREEZE, THAW, interventions

@@ -18,9 +18,9 @@ from include.backup.archive import BackupPart, read_manifest, read_small_part
 from include.backup.create import names_in
 from include.backup.errors import BackupError
 from include.backup.seal import PASSPHRASE, Opener, unseal
+from include.ledger.acts import restores_of
 from include.ledger.engine import shown, shown_address
 from include.ledger.errors import LedgerError
-from include.ledger.restores import restores_of
 from include.monitoring.findings import Finding, Severity
 from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings, StoreSettings

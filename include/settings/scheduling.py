@@ -1,4 +1,4 @@
-"""What of Airflow follows from the settings: its pools and queues, and the time of the checks before a night."""
+"""Pools and queues of Airflow as the settings size them, and the time of the checks before a night."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from include.cvmfs.format.objects import load
 from include.cvmfs.revision.repository import ManifestVerifier
 from include.errors import NightshiftError
 from include.gateway.service.commits import ownership
-from include.ledger.restores import restores_of
+from include.ledger.acts import restores_of
 from include.publishers.capabilities import Operation, PublishRoute, require
 from include.settings.model import RepositorySettings
 from include.settings.traits import recorded_traits

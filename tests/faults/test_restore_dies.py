@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from include.backup.errors import BackupError
-from include.ledger.restores import restores_of
+from include.ledger.acts import restores_of
 from tests.fakes.backups import Backups, recipient
 from tests.fakes.ledgers import from_a_template
 from tests.site import FQRN, Deployment

@@ -16,8 +16,8 @@ from sqlalchemy import and_, or_, select
 from include.errors import NightshiftError
 from include.federation.records import SITE_FAILED
 from include.fts.states import FailureReason, FailureScope
+from include.ledger.acts import restores_of
 from include.ledger.engine import reading
-from include.ledger.restores import restores_of
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
 from include.stageout.findings import DONE_WITH_SOURCE, is_same_file, kept_because, removal_wait

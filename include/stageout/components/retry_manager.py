@@ -14,9 +14,8 @@ from sqlalchemy import Connection, Row, or_, select
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
 from include.fts.errors import FtsError
-from include.ledger.acts import Act, ActKind, named, note_act
+from include.ledger.acts import Act, ActKind, LedgerRestore, named, note_act, record_restore, restores_of
 from include.ledger.engine import Bind, reading, writing
-from include.ledger.restores import LedgerRestore, note, restores_of
 from include.settings.sites import RemoteSite
 from include.stageout.attempts.queues import server_of
 from include.stageout.blocks import close_workflow, note_killed
@@ -166,7 +165,7 @@ def note_restore(bind: Bind, backup: str, *, by: str, now: datetime, margin: tim
     if since > now:
         raise RESTORE_REFUSED(backup, "the backup cannot be of a time in the future")
 
-    note(bind, LedgerRestore(since - margin, now, by))
+    record_restore(bind, LedgerRestore(since - margin, now, by))
     return since - margin
 
 

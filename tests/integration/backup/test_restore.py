@@ -29,8 +29,8 @@ from include.backup.errors import (
 from include.backup.seal import Opener, SealTo
 from include.cli.backup import app
 from include.cvmfs.errors import CollectionRefused
+from include.ledger.acts import restores_of
 from include.ledger.errors import LedgerError
-from include.ledger.restores import restores_of
 from include.monitoring.findings import Finding, Severity
 from include.monitoring.store_checks import look_at_backups, look_at_restores
 from include.site.collecting import require_collectable, require_restores_accepted

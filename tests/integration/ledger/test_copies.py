@@ -18,11 +18,11 @@ from include.backup.create import create
 from include.backup.errors import RESTORE_IN_USE, BackupError
 from include.backup.restore import RestoreOptions, restore
 from include.ledger import copies
+from include.ledger.acts import LedgerRestore, accept_restores, ledger_restores, record_restore, restores_of
 from include.ledger.copies import copy_ledger
 from include.ledger.engine import open_ledger, reading, writing
 from include.ledger.errors import LedgerError
 from include.ledger.migrate import VERSION_TABLE, migrate, version
-from include.ledger.restores import LedgerRestore, accept, ledger_restores, note, restores_of
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
@@ -216,9 +216,9 @@ def test_restores_that_were_noted_before_they_had_to_be_accepted_are_accepted(em
 
 def test_a_restore_is_noted_once_and_accepted_once(ledger):
     for _ in range(2):
-        note(ledger, LedgerRestore(AT, AT, "ann", "a backup"))
-    assert accept(ledger, by="bob", now=AT) == 1
-    assert accept(ledger, by="carl", now=AT) == 0
+        record_restore(ledger, LedgerRestore(AT, AT, "ann", "a backup"))
+    assert accept_restores(ledger, by="bob", now=AT) == 1
+    assert accept_restores(ledger, by="carl", now=AT) == 0
     (restore,) = restores_of(ledger)
     assert (restore.backup, restore.accepted_by) == ("a backup", "bob")
     with reading(ledger) as connection:

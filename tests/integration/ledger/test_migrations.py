@@ -16,7 +16,7 @@ from sqlalchemy import MetaData, inspect, text, types
 import include.aliencache.records
 import include.benchmarks.judge.judge
 import include.federation.records
-import include.ledger.restores
+import include.ledger.acts
 import include.monitoring.render  # each declares its tables
 import include.nightlies.records.tables
 import include.notify

@@ -14,8 +14,8 @@ from sqlalchemy import insert, update
 from include.fts.client.client import FtsClient
 from include.fts.errors import CredentialNeeded
 from include.fts.states import FailureReason
+from include.ledger.acts import LedgerRestore, restores_of
 from include.ledger.engine import writing
-from include.ledger.restores import LedgerRestore, restores_of
 from include.stageout.archive import archive_transfers, forget_requests
 from include.stageout.claims import claim_queue
 from include.stageout.components.census import CensusLimits, take_census

@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 from include.federation.records import SITE_FAILED
 from include.fts.errors import FtsUnreachable
 from include.fts.states import FailureReason
+from include.ledger.acts import LedgerRestore, accept, note
 from include.ledger.engine import reading
-from include.ledger.restores import LedgerRestore, accept, note
 from include.monitoring.audit import AuditChoice, audit
 from include.settings.sites import ChecksumMode
 from include.stageout.archive import history

@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 from include.aliencache.records import CacheRun, CacheRunKind, note_cache_run
 from include.cli.main import assemble
 from include.ledger import acts as ledger_acts
-from include.ledger.acts import Act, ActKind, acts, note_act
+from include.ledger.acts import Act, ActKind, LedgerRestore, acts, note, note_act
 from include.ledger.engine import open_ledger, reading
-from include.ledger.restores import LedgerRestore, note
 from include.monitoring.audit import FREEZE, RESTORE, THAW, TRIM, AuditChoice, audit
 from include.nightlies.steps.care import prune_tags, remove_unfinished
 from include.nightlies.steps.values import Attempt
