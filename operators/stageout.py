@@ -217,7 +217,7 @@ class SummariseTransfersOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.stageout.components.archivist import summarise
+        from include.stageout.archive import summarise
         from include.stageout.opening import open_stageout
 
         require_no_backfill(context)

@@ -16,7 +16,7 @@ from include.errors import NightshiftError
 from include.ledger.acts import Act, ActKind, note_act
 from include.ledger.engine import Bind, reading, writing
 from include.notify import DeliveryOutcome, Message, Notifier, NotifyEvent, NotifySite
-from include.stageout.components.archivist import archive
+from include.stageout.archive import archive
 from include.stageout.components.cleaner import clean
 from include.stageout.components.monitor import MonitorReport, monitor
 from include.stageout.components.register import register

@@ -9,8 +9,8 @@ from functools import partial
 from sqlalchemy import select
 
 from include.ledger.engine import reading
+from include.stageout.archive import archive
 from include.stageout.blocks import close_workflow
-from include.stageout.components.archivist import archive
 from include.stageout.components.census import take_census
 from include.stageout.components.cleaner import clean
 from include.stageout.components.monitor import monitor

@@ -13,9 +13,9 @@ from sqlalchemy import insert, select, update
 
 from include.ledger.engine import writing
 from include.settings.stageout import StageoutSettings
+from include.stageout.archive import KEYS_KEPT, OTHER_LINKS, ArchiveReport, archive, summarise
 from include.stageout.blocks import close_workflow
 from include.stageout.claims import StageoutWorker
-from include.stageout.components.archivist import KEYS_KEPT, OTHER_LINKS, ArchiveReport, archive, summarise
 from include.stageout.files import digest_of
 from include.stageout.moves import note_moves
 from include.stageout.requests import record_request
