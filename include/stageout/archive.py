@@ -25,10 +25,9 @@ from include.stageout.errors import MOVE_REFUSED
 from include.stageout.files import digest_of
 from include.stageout.opening import Stageout
 from include.stageout.registration.catalogue import CatalogueBlock, CatalogueFile
-from include.stageout.requests import AT_ONCE, pieces, rows_in
+from include.stageout.requests import AT_ONCE, document_of, pieces, rows_in
 from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, StageoutComponent, TransferJobState, TransferState
 from include.stageout.sums import TransferSums, add_sums, add_times, read_sums, sums_of, time_of
-from include.stageout.transfers import document_of
 
 LOOKED_AT_AGAIN = timedelta(days=1)
 KEYS_KEPT = timedelta(days=7)

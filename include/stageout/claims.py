@@ -20,11 +20,10 @@ from sqlalchemy import ColumnElement, Connection, Table, func, or_, select, upda
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.moves import TransferMove, move_claimed, move_transfers
-from include.stageout.requests import pieces, rows_in, update_rows
+from include.stageout.requests import Transfer, TransferJob, columns_of, from_rows, pieces, rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
-from include.stageout.transfers import Transfer, TransferJob, columns_of, from_rows
 
 LARGE = "0" * 32
 """The claim of copies that wait for the component that reads large files (`claim_large`)."""

@@ -15,11 +15,10 @@ from include.stageout.attempts.answers import copy_time, seen_to_copy
 from include.stageout.claims import StageoutWorker
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing, writes_text
-from include.stageout.requests import rows_in, update_rows
+from include.stageout.requests import Transfer, TransferAtFts, columns_of, from_rows, rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
-from include.stageout.transfers import Transfer, TransferAtFts, columns_of, from_rows
 
 T = TypeVar("T", bound=TransferAtFts)
 

@@ -1,26 +1,30 @@
-"""Requests for transfers in the ledger: each is recorded once, as a whole or not at all."""
+"""Requests in the ledger, each recorded once; transfers and FTS jobs as components take them from there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Insert, Row, Select, Table, func, insert, select, update
+from pydantic import TypeAdapter
+from sqlalchemy import Column, ColumnElement, Connection, Insert, Row, Select, Table, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.fts.errors import redact
 from include.ledger.engine import Bind, writing
 from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED, USER_CAPPED, WORKFLOW_CLOSED
-from include.stageout.files import FileToTransfer, StageoutRequest, digest_of
-from include.stageout.states import TRANSFER_ENDED, TransferState
+from include.stageout.files import FileKind, FileToTransfer, StageoutRequest, digest_of
+from include.stageout.retry import TransferFailureClass
+from include.stageout.states import TRANSFER_ENDED, TransferJobState, TransferState
 from include.stageout.tables import stageout_queues, stageout_requests, stageout_transfers, stageout_workflows
 
 AT_ONCE = 500
 """Rows of one statement; SQLite takes 32,766 values at most."""
 HOUR = timedelta(hours=1)
 T = TypeVar("T")
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +218,89 @@ def _refuse_taken(connection: Connection, files: Sequence[FileToTransfer]) -> No
         if row is not None:
             what = f"transfer {row.id} ({row.state}) has this destination"
             raise DESTINATION_TAKEN(redact(row.destination_name), what)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferAtFts:
+    """The part of a transfer that is compared with FTS's answers, or with its destination."""
+
+    id: int
+    job: int | None
+    state: TransferState
+    size: int | None
+    checksum: str | None
+    retries: int
+    failure: TransferFailureClass | None
+    source_name: str
+    destination_name: str
+    may_write_until: datetime | None
+    began_at: datetime | None
+    moved_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer(TransferAtFts):
+    """A transfer with its queue; the columns are explained in `tables`."""
+
+    request: int
+    dataset: str | None
+    user_job: str | None
+    may_overwrite: bool
+    kept_by: str | None
+    copied_at: datetime | None
+    created_at: datetime
+    owner: str
+    source: str
+    destination: str
+    activity: str
+    fts: str | None
+    verify: str | None
+    priority: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferJob:
+    """An FTS job with its queue."""
+
+    id: int
+    sid: str
+    fts_id: str
+    server: str
+    queue: int
+    files: int
+    overwrites: bool
+    tries: int
+    state: TransferJobState
+    reason: str
+    created_at: datetime
+    moved_at: datetime
+    owner: str
+    source: str
+    destination: str
+    kind: FileKind
+    fts: str | None
+
+
+def columns_of(kind: type[Any], table: Table) -> list[Column[Any]]:
+    """The columns that a type is made of, of its table or of that of queues."""
+    names = [field.name for field in fields(kind)]
+    return [table.c[name] if name in table.c else stageout_queues.c[name] for name in names]
+
+
+def from_rows(kind: type[T], found: Iterable[Row[Any]]) -> tuple[T, ...]:
+    """Rows with these columns as values of the type."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
+    rows: tuple[T, ...] = _ADAPTERS[kind].validate_python([row._asdict() for row in found])
+    return rows
+
+
+def document_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass, with texts for times and enumerations."""
+    return {name: _text(field) for name, field in asdict(value).items()}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.value if isinstance(value, Enum) else value

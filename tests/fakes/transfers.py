@@ -11,10 +11,9 @@ from sqlalchemy import Engine, Row, Table, func, select
 
 from include.ledger.engine import reading
 from include.stageout.files import FileToTransfer, StageoutRequest
-from include.stageout.requests import record_request
+from include.stageout.requests import Transfer, record_request
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
-from include.stageout.transfers import Transfer
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, tzinfo=UTC)
 _numbers = itertools.count()

@@ -251,7 +251,7 @@ def census(
     from include.stageout.components.census import take_census
     from include.stageout.findings import FindingOutcome, last_findings
     from include.stageout.opening import open_stageout
-    from include.stageout.transfers import document_of
+    from include.stageout.requests import document_of
 
     with refusing():
         site = open_site()
@@ -383,8 +383,8 @@ def _refuse_list(faults: Sequence[ListFault], *, as_json: bool) -> None:
 
 def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
     from include.stageout.archive import history
+    from include.stageout.requests import document_of
     from include.stageout.status import copy_of, transfer_status
-    from include.stageout.transfers import document_of
 
     if (transfer := transfer_status(site.ledger, number)) is None:
         raise TRANSFER_UNKNOWN(f"transfer {number}", "the ledger does not have it")
@@ -402,8 +402,8 @@ def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
 
 
 def _show_list(site: Site, chosen: TransferFilter, after: int | None, limit: int, *, as_json: bool) -> None:
+    from include.stageout.requests import document_of
     from include.stageout.status import list_transfers
-    from include.stageout.transfers import document_of
 
     page = list_transfers(site.ledger, chosen, after=after, limit=limit)
     if as_json:
@@ -421,8 +421,8 @@ def _line(row: TransferStatus) -> str:
 
 
 def _show_counts(site: Site, chosen: TransferFilter, *, as_json: bool) -> None:
+    from include.stageout.requests import document_of
     from include.stageout.status import count_archived, count_transfers, sum_counts, workflow_status
-    from include.stageout.transfers import document_of
 
     live = sum_counts(count_transfers(site.ledger, chosen), lambda count: count.state.value)
     archived = sum_counts(count_archived(site.ledger, chosen), lambda count: count.state.value)

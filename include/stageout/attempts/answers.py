@@ -16,7 +16,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.stageout.attempts.submission import TRANSFER_KEY
 from include.stageout.moves import TransferMove, writes_text
 from include.stageout.places.facts import checksum_of
-from include.stageout.requests import pieces, update_rows
+from include.stageout.requests import TransferAtFts, pieces, update_rows
 from include.stageout.retry import (
     MAX_REASON_CHARACTERS,
     RetryAlgorithm,
@@ -26,7 +26,6 @@ from include.stageout.retry import (
 )
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
-from include.stageout.transfers import TransferAtFts
 from include.stageout.urls import is_bare
 
 HELD = "held: "

@@ -13,7 +13,7 @@ from include.fts import errors as fts_errors
 from include.fts.client.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import FILE_REFUSED, StageoutError
-from include.stageout.transfers import Transfer
+from include.stageout.requests import Transfer
 from include.stageout.urls import third_party_urls
 
 METADATA_BYTES = 550

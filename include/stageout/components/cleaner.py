@@ -24,10 +24,9 @@ from include.stageout.findings import DONE_WITH_SOURCE, is_same_file, kept_becau
 from include.stageout.moves import TransferMove, move_transfers, writes_text
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
-from include.stageout.requests import rows_in
+from include.stageout.requests import Transfer, rows_in
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
-from include.stageout.transfers import Transfer
 
 FTS_TIME = timedelta(seconds=1)
 """FTS leaves out the fractions of seconds."""

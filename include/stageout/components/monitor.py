@@ -24,11 +24,10 @@ from include.stageout.jobs import transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing
 from include.stageout.opening import Stageout
 from include.stageout.places.verify import CopyDecision, CopyVerdict, judge_copies
-from include.stageout.requests import rows_in
+from include.stageout.requests import Transfer, TransferAtFts, TransferJob, rows_in
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
-from include.stageout.transfers import Transfer, TransferAtFts, TransferJob
 from include.stageout.urls import is_bare
 
 SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=10), timedelta(minutes=2)

@@ -18,10 +18,10 @@ from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import UNKNOWN_TIME, SitePlace
 from include.stageout.places.verify import READ_IN_PASS, CopyDecision, CopyVerdict, judge_copies
+from include.stageout.requests import Transfer
 from include.stageout.retry import TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_transfers
-from include.stageout.transfers import Transfer
 from include.stageout.urls import is_bare
 
 SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=15), timedelta(minutes=30)

@@ -26,7 +26,7 @@ from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import ListedFile, SitePlace
-from include.stageout.requests import AT_ONCE, pieces, update_rows
+from include.stageout.requests import AT_ONCE, Transfer, pieces, update_rows
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import (
     stageout_archive,
@@ -35,7 +35,6 @@ from include.stageout.tables import (
     stageout_requests,
     stageout_transfers,
 )
-from include.stageout.transfers import Transfer
 
 _OUTCOME = FindingOutcome
 

@@ -35,11 +35,10 @@ from include.stageout.errors import NO_SITE_URL, StageoutError
 from include.stageout.jobs import NewTransferJob, note_unclear, record_job, took_others, transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
 from include.stageout.opening import Stageout
-from include.stageout.requests import rows_in
+from include.stageout.requests import Transfer, TransferJob, rows_in
 from include.stageout.retry import SUBMISSION_FAILED, TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers
-from include.stageout.transfers import Transfer, TransferJob
 
 MOST_QUEUES = 1000
 FIRST_LOOK = timedelta(seconds=10)

@@ -17,7 +17,7 @@ from include.errors import NightshiftError
 from include.fts.states import FailureReason, FailureScope
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
-from include.stageout.transfers import TransferAtFts
+from include.stageout.requests import TransferAtFts
 
 READ_IN_PASS = 64 << 20
 """Bytes of a file that a pass reads: at half a megabyte a second it is read before the pass has to end."""

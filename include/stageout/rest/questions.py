@@ -18,9 +18,9 @@ from include.settings.sites import RemoteSite
 from include.stageout import status
 from include.stageout.archive import MoveRecord, history
 from include.stageout.errors import StageoutError
+from include.stageout.requests import document_of
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import TransferState
-from include.stageout.transfers import document_of
 
 EDITED_DAG = "stage_out_submit"
 """The DAG whose editors may change transfers."""

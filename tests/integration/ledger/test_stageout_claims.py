@@ -30,9 +30,9 @@ from include.stageout.claims import (
 from include.stageout.files import FileKind
 from include.stageout.jobs import NewTransferJob, record_job, transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
+from include.stageout.requests import TransferAtFts
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
-from include.stageout.transfers import TransferAtFts
 from tests.fakes.places import put_in
 from tests.fakes.transfers import NOW, recorded, states
 
