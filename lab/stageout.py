@@ -25,12 +25,11 @@ from include.settings.sites import ChecksumMode, RemoteSite
 from include.site.bootstrap import found_stores
 from include.site.site import Site
 from include.stageout.blocks import close_workflow
-from include.stageout.files import FileToTransfer, StageoutRequest, check_request
+from include.stageout.files import FileToTransfer, SiteOperation, StageoutRequest, check_request, site_urls
 from include.stageout.requests import record_request
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, TransferStatus, count_archived, count_transfers, list_transfers
-from include.stageout.urls import SiteOperation, site_urls
 from include.storage.store import Store
 from lab import lifecycle
 from lab.environment import Lab

@@ -20,6 +20,7 @@ from include.settings.sites import ChecksumMode
 from include.site.site import Site
 from include.stageout.claims import release_dead
 from include.stageout.components.census import take_census
+from include.stageout.files import is_bare
 from include.stageout.findings import FindingOutcome
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout, open_stageout
@@ -28,7 +29,6 @@ from include.stageout.requests import AT_ONCE
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TRANSFER_ENDED, StageoutComponent, TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
-from include.stageout.urls import is_bare
 
 SHOWN = 20
 """Lines of one kind; the rest is counted."""

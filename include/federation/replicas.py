@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from include.reading.source import Patience, ReplicaAddress, unreadable
 from include.settings.sites import RemoteSite
 from include.stageout.errors import StageoutError
-from include.stageout.urls import SiteOperation, site_urls
+from include.stageout.files import SiteOperation, site_urls
 
 
 def replicas_of(

@@ -25,10 +25,10 @@ from include.notify import DeliveryOutcome, Message, Notifier, NotifyEvent
 from include.settings.sites import ChecksumMode, RemoteSite, SiteProbe
 from include.site.site import Site
 from include.stageout.errors import PLACE_UNLISTED
+from include.stageout.files import storage_of
 from include.stageout.opening import SiteClients
 from include.stageout.places.facts import FileFacts, SitePlace
 from include.stageout.retry import TransferFailureClass, failure_class
-from include.stageout.urls import storage_of
 
 PROBES_S, MESSAGES_S = 360.0, 120.0
 """Seconds of all probes, which run at the same time: one that takes longer has failed. Seconds of all messages."""

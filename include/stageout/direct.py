@@ -15,13 +15,21 @@ from include.settings.sites import RemoteSite
 from include.stageout import errors
 from include.stageout.archive import archive_for_task
 from include.stageout.components.retry_manager import kill, resubmit
-from include.stageout.files import FileToTransfer, StageoutRequest, TaskOptions, check_request, digest_of
+from include.stageout.files import (
+    FileToTransfer,
+    StageoutRequest,
+    TaskOptions,
+    check_request,
+    digest_of,
+    is_bare,
+    storage_of,
+    third_party_urls,
+)
 from include.stageout.passes import last_passes
 from include.stageout.requests import record_request
 from include.stageout.retry import RETRY_RULES, TransferFailureClass
 from include.stageout.states import TRANSFER_ENDED, TRANSFER_MOVES, StageoutComponent, TransferState
 from include.stageout.status import TransferStatus, transfers_of_request
-from include.stageout.urls import is_bare, storage_of, third_party_urls
 
 MOST_FILES = 1000
 LONGEST_WITHOUT_PASS = timedelta(minutes=10)

@@ -16,12 +16,12 @@ from include.settings.sites import RemoteSite
 from include.settings.stageout import StageoutSettings
 from include.settings.text_types import is_below
 from include.stageout.errors import StageoutError
+from include.stageout.files import SiteOperation, site_urls
 from include.stageout.places.verify import verified_on_proof
 from include.stageout.requests import Transfer, document_of, from_rows, pieces
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_findings
-from include.stageout.urls import SiteOperation, site_urls
 
 FIRST_WAIT, LONGEST_WAIT = timedelta(minutes=5), timedelta(hours=12)
 GIVEN_UP = timedelta(days=3)

@@ -17,7 +17,7 @@ from include.fts.errors import redact
 from include.ledger.engine import Bind, reading
 from include.settings.sites import RemoteSite
 from include.stageout.errors import StageoutError
-from include.stageout.files import digest_of
+from include.stageout.files import SiteOperation, digest_of, is_bare, site_urls
 from include.stageout.requests import AT_ONCE, pieces, rows_in
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.tables import (
@@ -29,7 +29,6 @@ from include.stageout.tables import (
     stageout_transfers,
     stageout_workflows,
 )
-from include.stageout.urls import SiteOperation, is_bare, site_urls
 
 MAX_PAGE = 1000
 SPAN = 20_000

@@ -14,6 +14,7 @@ from include.fts.client.jobs import FileStatus, JobStatus
 from include.fts.states import FailureReason, FailureScope, FileState, JobState
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.attempts.submission import TRANSFER_KEY
+from include.stageout.files import is_bare
 from include.stageout.moves import TransferMove, writes_text
 from include.stageout.places.facts import checksum_of
 from include.stageout.requests import TransferAtFts, pieces, update_rows
@@ -26,7 +27,6 @@ from include.stageout.retry import (
 )
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
-from include.stageout.urls import is_bare
 
 HELD = "held: "
 """Begins the reason of what is held."""

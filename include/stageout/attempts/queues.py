@@ -17,11 +17,10 @@ from include.ledger.engine import Bind, reading
 from include.settings.sites import RemoteSite
 from include.site.site import Site
 from include.stageout.claims import waiting_queues
-from include.stageout.files import FileKind, digest_of
+from include.stageout.files import FileKind, digest_of, storage_of
 from include.stageout.requests import TransferJob, columns_of, from_rows, rows_in
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
-from include.stageout.urls import storage_of
 
 TIMEOUT_S = 10.0
 ServerDecisions = Mapping[str, Sequence[OptimizerDecision] | NightshiftError]

@@ -13,8 +13,8 @@ from include.fts import errors as fts_errors
 from include.fts.client.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import FILE_REFUSED, StageoutError
+from include.stageout.files import third_party_urls
 from include.stageout.requests import Transfer
-from include.stageout.urls import third_party_urls
 
 METADATA_BYTES = 550
 """Of each list of names in a job's metadata; FTS takes 2048 for all of it."""

@@ -23,6 +23,7 @@ from include.settings.sites import ChecksumMode
 from include.stageout.attempts.answers import HELD
 from include.stageout.claims import due
 from include.stageout.components.retry_manager import stray_files
+from include.stageout.files import is_bare
 from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome, longest_in_state, record_findings
 from include.stageout.moves import writes_text
 from include.stageout.opening import Stageout
@@ -38,7 +39,6 @@ from include.stageout.states import (
     TransferState,
 )
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
-from include.stageout.urls import is_bare
 
 CLAIM_OVER = timedelta(hours=1)
 """A row whose claim ended before that was not taken by any process since."""

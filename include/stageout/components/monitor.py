@@ -20,6 +20,7 @@ from include.fts.states import FailureReason, FailureScope, JobState
 from include.ledger.engine import reading, writing
 from include.stageout.attempts import answers as judging
 from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, keep_claim, look_again
+from include.stageout.files import is_bare
 from include.stageout.jobs import transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing
 from include.stageout.opening import Stageout
@@ -28,7 +29,6 @@ from include.stageout.requests import Transfer, TransferAtFts, TransferJob, rows
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
-from include.stageout.urls import is_bare
 
 SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=10), timedelta(minutes=2)
 CANCEL_LOOK = timedelta(seconds=5)

@@ -14,6 +14,7 @@ from include.federation.records import note_results, summed
 from include.federation.states import EvidenceSource, SiteObservation
 from include.stageout.attempts.answers import copy_time
 from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_transfers, keep_claim, look_again
+from include.stageout.files import is_bare
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import UNKNOWN_TIME, SitePlace
@@ -22,7 +23,6 @@ from include.stageout.requests import Transfer
 from include.stageout.retry import TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_transfers
-from include.stageout.urls import is_bare
 
 SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=15), timedelta(minutes=30)
 """Between two questions to a site that cannot answer; the wait grows with the age of the copy."""

@@ -24,10 +24,10 @@ from include.fts.states import FailureReason
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.settings.text_types import is_below, logical_name_fault
 from include.stageout.errors import PLACE_UNLISTED, PLACE_UNSUPPORTED, StageoutError
+from include.stageout.files import SiteOperation, site_urls
 from include.stageout.places import facts
 from include.stageout.places.dav import DavStorage
 from include.stageout.places.xrootd import XrootdStorage
-from include.stageout.urls import SiteOperation, site_urls
 from include.storage.errors import BadKey, BucketMissing, Forbidden, NotFound, StoreError, Unavailable
 from include.storage.urls import split_s3_url
 

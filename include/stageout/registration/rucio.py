@@ -26,9 +26,9 @@ from include.settings.secrets import ConnectionSecrets, base_url
 from include.settings.sites import RemoteSite, is_same_place
 from include.settings.stageout import StageoutSettings
 from include.stageout.errors import CATALOGUE_FAILED, NO_SITE_URL, StageoutError
+from include.stageout.files import SiteOperation, site_urls
 from include.stageout.registration.catalogue import CatalogueBlock, CatalogueFile
 from include.stageout.requests import pieces
-from include.stageout.urls import SiteOperation, site_urls
 
 if TYPE_CHECKING:
     from rucio.client import Client

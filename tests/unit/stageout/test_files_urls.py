@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from include.settings.text_types import logical_name_fault
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
-from include.stageout.urls import SiteOperation, site_urls, third_party_urls
+from include.stageout.files import SiteOperation, site_urls, third_party_urls
 from tests.fakes.places import ruled
 from tests.fakes.refused import refused
 
