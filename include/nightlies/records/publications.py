@@ -1,15 +1,17 @@
 """Publications in the ledger: planned, moved, verified, read back, alone and in bulk. Times are passed in, of any zone.
 
-Every function takes an engine (and is one transaction) or a connection (and joins the caller's).
+Every function takes an engine (and is one transaction) or a connection (and joins the caller's). In bulk, a night of
+thousands does not wait for the disk at each of them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
@@ -36,7 +38,6 @@ from include.nightlies.rules.publication import (
 
 log = logging.getLogger(__name__)
 
-
 _TRY = {
     Phase.PLAN: publications.c.plan_try,
     Phase.PREPARE: publications.c.prepare_try,
@@ -53,6 +54,9 @@ NEIGHBOURS = 4
 """Number of earlier destinations of a project are read; a night mostly repeats the one before."""
 LOOKED_AT = 8 * NEIGHBOURS
 """Number of its newest artifacts are read for these: some were never published."""
+_AT_ONCE = 500
+"""Rows of one statement; SQLite takes 32,766 values at most."""
+_GOOD = tuple(state.value for state in State if state.good)
 
 
 def place(fqrn: str, destination: str) -> str:
@@ -135,6 +139,41 @@ def move(
         return _found(connection, key)
 
     return writing(bind, work)
+
+
+def plan_many(
+    bind: Bind, planned: Mapping[PublicationKey, Planned], *, try_number: int, now: datetime
+) -> dict[PublicationKey, Publication]:
+    """Plan each as `plan` does, all in one transaction or none. Raises StaleAttempt."""
+
+    def work(connection: Connection) -> dict[PublicationKey, Publication]:
+        there = {run: _of_run(connection, run) for run in {key.run_id for key in planned}}
+        new = [key for key in planned if key not in there[key.run_id]]
+        inserted = _insert(connection, new, planned, try_number, now)
+        found: dict[PublicationKey, Publication] = {}
+        for run in there:
+            found |= _of_run(connection, run)
+        for key, item in planned.items():
+            if key in inserted:
+                continue
+            found[key] = plan(connection, key, item, try_number=try_number, now=now)
+        return {key: found[key] for key in planned}
+
+    return writing(bind, work)
+
+
+def note_verified(bind: Bind, keys: Collection[PublicationKey], *, now: datetime) -> None:
+    """Record that these were read back through the public URL; what is not published (any more) is left as it is."""
+
+    def work(connection: Connection) -> None:
+        for run in {key.run_id for key in keys}:
+            places = (place(key.repository, key.destination) for key in keys if key.run_id == run)
+            for piece in _pieces(places):
+                where = (publications.c.run_id == run, publications.c.place.in_(piece), publications.c.state.in_(_GOOD))
+                connection.execute(update(publications).where(*where).values(verified_at=now, updated_at=now))
+
+    if keys:
+        writing(bind, work)
 
 
 def note_wait(
@@ -401,3 +440,31 @@ def _published(connection: Connection, publication: Publication, platform: Colum
     rows = connection.execute(select(*columns, *when).where(publications.c.artifact.in_(ids))).all()
     good = [row for row in rows if row.repository == publication.repository and State(row.state).good]
     return [row.destination for row in sorted(good, key=lambda row: (row.updated_at, row.id), reverse=True)]
+
+
+def _of_run(connection: Connection, run: str) -> dict[PublicationKey, Publication]:
+    return {publication.key: publication for publication in publications_of_run(connection, run)}
+
+
+def _insert(
+    connection: Connection,
+    keys: Sequence[PublicationKey],
+    planned: Mapping[PublicationKey, Planned],
+    try_number: int,
+    now: datetime,
+) -> frozenset[PublicationKey]:
+    """The keys, if they are new rows now; none if another process planned one of them in this moment."""
+    rows = [new_row(key, planned[key], try_number, now) for key in keys]
+    if not rows:
+        return frozenset()
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(publications), rows)
+    except IntegrityError:
+        return frozenset()
+    return frozenset(keys)
+
+
+def _pieces(places: Iterator[str]) -> Iterator[list[str]]:
+    while piece := list(islice(places, _AT_ONCE)):
+        yield piece

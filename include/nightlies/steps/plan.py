@@ -15,8 +15,8 @@ from include.cvmfs.sources.source import checked_destination
 from include.ledger.engine import Bind
 from include.nightlies.errors import PLAN_REFUSED, BaseUnusable, BuildOvertaken, DependencyCycle, NightlyError
 from include.nightlies.records import builds, damage, publications as records, undos as undone
-from include.nightlies.records.bulk import plan_many
 from include.nightlies.records.damage import Damage
+from include.nightlies.records.publications import plan_many
 from include.nightlies.rules.build import BuildRecord, build_directory, destination_of, overlapping
 from include.nightlies.rules.dependencies import is_required, is_taken
 from include.nightlies.rules.index import Artifact, BuildIndex

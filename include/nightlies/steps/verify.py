@@ -16,7 +16,7 @@ from include.cvmfs.revision.repository import Repository
 from include.gateway.errors import CommitFailed, PathBusy
 from include.ledger.engine import Bind
 from include.nightlies.errors import NotVerified
-from include.nightlies.records import builds, bulk as many, damage, publications as records, undos as created
+from include.nightlies.records import builds, damage, publications as records, undos as created
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.publication import Publication, State, standing
 from include.nightlies.steps.values import Attempt, Batch
@@ -89,7 +89,7 @@ def verify_run(site: Site, attempt: Attempt, *, sample: int = SAMPLE_FILES) -> t
             if isinstance(found, ObjectError):
                 lost = Damage(found.key, publication.destination, str(found))
                 damage.note(site.ledger, publication.repository, [lost], now=attempt.clock())
-    many.note_verified(site.ledger, [publication.key for publication in read], now=attempt.clock())
+    records.note_verified(site.ledger, [publication.key for publication in read], now=attempt.clock())
     if problems:
         raise NotVerified(attempt.run, problems)
     log.info("read back %d destinations, %d files sampled", len(done), sum(verified.sampled for verified in done))

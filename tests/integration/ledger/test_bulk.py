@@ -11,9 +11,8 @@ from sqlalchemy import event, insert, text
 
 from include.ledger.engine import reading, writing
 from include.nightlies.errors import StaleAttempt
-from include.nightlies.records import bulk as many, publications as records, tables
-from include.nightlies.records.bulk import plan_many
-from include.nightlies.records.publications import earlier_destinations
+from include.nightlies.records import publications as records, tables
+from include.nightlies.records.publications import earlier_destinations, plan_many
 from include.nightlies.rules.publication import Move, Phase, Planned, PublicationKey, State
 
 NOW = datetime(2026, 11, 21, 2, 30, 1, tzinfo=UTC)
@@ -68,8 +67,8 @@ def test_what_was_read_back_together_is_noted_and_what_is_not_published_is_left(
     plan_many(ledger, wanted(keys), try_number=1, now=NOW)
     for key in keys[:2]:
         publish(ledger, key)
-    many.note_verified(ledger, keys, now=LATER)
-    many.note_verified(ledger, [], now=LATER)
+    records.note_verified(ledger, keys, now=LATER)
+    records.note_verified(ledger, [], now=LATER)
     found = {one.key: one.verified_at for one in records.publications_of_run(ledger, RUN)}
     assert [found[key] for key in keys] == [LATER, LATER, None]
 
