@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Table, select
 from include.fts.client.jobs import FileStatus, JobStatus
 from include.fts.states import FailureReason, FailureScope, FileState, JobState
 from include.ledger.engine import Bind, reading, writing
-from include.stageout.attempts.submission import TRANSFER_KEY
+from include.stageout.attempts.queues import TRANSFER_KEY
 from include.stageout.files import is_bare
 from include.stageout.moves import TransferMove, writes_text
 from include.stageout.places.facts import checksum_of

@@ -17,19 +17,26 @@ from include.fts.client.jobs import Ban, JobName
 from include.fts.errors import DESTINATION_QUEUED, CredentialNeeded, FtsError, FtsForbidden, JobUnknown
 from include.fts.states import FailureReason
 from include.ledger.engine import reading, writing
-from include.stageout.attempts import submission
 from include.stageout.attempts.answers import HELD, note_held_queue
 from include.stageout.attempts.queues import (
+    ALL_SUBMISSIONS,
+    SUBMISSIONS,
+    DraftJob,
     Link,
+    SubmitOutcome,
     TransferQueue,
+    UnclearSubmissions,
     banned_site,
+    draft_jobs,
     due_queues,
     held_for,
     in_turns,
+    outcome_of,
     queued_files,
+    refused_wait,
     server_of,
+    unclear_wait,
 )
-from include.stageout.attempts.submission import SubmitOutcome, draft_jobs, outcome_of
 from include.stageout.claims import ClaimedRows, claim_jobs, claim_queue, look_again, release_dead
 from include.stageout.errors import NO_SITE_URL, StageoutError
 from include.stageout.jobs import NewTransferJob, note_unclear, record_job, took_others, transfers_of_jobs
@@ -85,7 +92,7 @@ class _Submission:
     queue: TransferQueue
     server: str
     claim: str
-    draft: submission.DraftJob
+    draft: DraftJob
     rows: Mapping[int, Transfer]
     """As they were claimed."""
     tries: int
@@ -108,7 +115,7 @@ class _SubmitBatch:
     """Storages by server."""
     faults: dict[str, FtsError] = field(default_factory=dict)
     """Servers that cannot be used now."""
-    unclear: submission.UnclearSubmissions = field(default_factory=submission.UnclearSubmissions)
+    unclear: UnclearSubmissions = field(default_factory=UnclearSubmissions)
     chance: random.Random = field(default_factory=random.Random)
 
     # -- new transfers
@@ -205,7 +212,7 @@ class _SubmitBatch:
         client.job_name("0")  # asks who we are before anything is claimed, and whether jobs get names
         return client
 
-    def _drafts(self, queue: TransferQueue, rows: Sequence[Transfer], claim: str) -> tuple[submission.DraftJob, ...]:
+    def _drafts(self, queue: TransferQueue, rows: Sequence[Transfer], claim: str) -> tuple[DraftJob, ...]:
         """The jobs of these transfers; those that can be in none are moved."""
         source, destination = map(self.stageout.sites.get, queue.link)
         drafted = draft_jobs(rows, source, destination, workflows=self._workflows(rows))
@@ -223,7 +230,7 @@ class _SubmitBatch:
         queue: TransferQueue,
         server: str,
         client: FtsClient,
-        draft: submission.DraftJob,
+        draft: DraftJob,
         claim: str,
         rows: Mapping[int, Transfer],
         tries: int = 0,
@@ -268,7 +275,7 @@ class _SubmitBatch:
             self.faults[job.server] = error
         # a server that says that it has too much to do says nothing of the job
         tries = job.tries if error.outage else job.tries + 1
-        wait = OUTAGE_WAIT if error.outage else submission.unclear_wait(tries, error)
+        wait = OUTAGE_WAIT if error.outage else unclear_wait(tries, error)
         what = str(error).removesuffix(f"; {error.hint}")
         reason = f"{what}; sent {tries} times, looked for again at {self.now() + wait:%H:%M:%S} UTC"
         files = list(job.draft.files)
@@ -281,7 +288,7 @@ class _SubmitBatch:
         if outcome is SubmitOutcome.NEEDS_CREDENTIAL and isinstance(error, CredentialNeeded):
             return _needs_credential(number, error)
         if outcome is SubmitOutcome.WAITS:
-            wait = OUTAGE_WAIT if error.outage else submission.refused_wait(self.now() - row.created_at)
+            wait = OUTAGE_WAIT if error.outage else refused_wait(self.now() - row.created_at)
             why = f"{HELD}{error}" if isinstance(error, FtsForbidden) else str(error)
             return TransferMove(number, _T.CLAIMED, _T.NEW, why, wait)
         if outcome is SubmitOutcome.SPLIT and error.code != DESTINATION_QUEUED.code:
@@ -354,7 +361,7 @@ class _SubmitBatch:
         name = JobName(row.sid, row.fts_id)
         job = _Submission(row.id, name, queue, row.server, claim, most, rows, row.tries)
         beside = took_others(self.stageout.ledger, row.server, row.created_at - BEFORE)
-        if row.tries >= (submission.SUBMISSIONS if beside else submission.ALL_SUBMISSIONS):
+        if row.tries >= (SUBMISSIONS if beside else ALL_SUBMISSIONS):
             self._take_apart(client, job, row.reason)
         else:
             self._send(client, job)
@@ -365,7 +372,7 @@ class _SubmitBatch:
         why = f"{SUBMISSION_FAILED}: {reason}"
         if others:
             # the next one without a clear reply is enough for a half
-            self._split(client, job, why, submission.SUBMISSIONS - 1)
+            self._split(client, job, why, SUBMISSIONS - 1)
             return
         self._refuse(job.number, [self._judged(job.rows[first], FailureReason(None, None, why))], job.claim, why)
 
