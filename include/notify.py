@@ -308,14 +308,6 @@ def not_told(bind: Bind, message: Message, fault: str | None) -> None:
     writing(bind, work)
 
 
-def alerts_since(bind: Bind, since: datetime) -> Sequence[Alert]:
-    """The causes that were seen since then, the newest first."""
-    query = select(alerts).where(alerts.c.last_seen_at >= since, alerts.c.event != SEEN)
-    query = query.order_by(alerts.c.last_seen_at.desc(), alerts.c.cause)
-    with reading(bind) as connection:
-        return [Alert.from_row(row) for row in connection.execute(query).mappings()]
-
-
 def undelivered(bind: Bind, since: datetime, event: NotifyEvent) -> Sequence[Alert]:
     """The causes of an event, seen since then, of which no message was sent."""
     query = select(alerts).where(alerts.c.event == event.value, alerts.c.last_seen_at >= since)

@@ -11,8 +11,9 @@ from airflow.sdk import TriggerRule
 
 from include.nightlies.records import questions
 from include.nightlies.rules.approval import Answer
-from include.notify import NotifyEvent, alerts_since
+from include.notify import NotifyEvent
 from tests.dags.conftest import FQRN, MiniSite, anna, reconfigured
+from tests.fakes.alerts import alerts_since
 from tests.fakes.builds import Build, tree
 
 pytestmark = pytest.mark.server("weed")

@@ -10,10 +10,10 @@ from airflow.sdk import DAG
 
 from include.monitoring.alerts import ticks
 from include.nightlies.records import damage
-from include.notify import alerts_since
 from include.provenance import interventions
 from operators.base import clock, log_of
 from tests.dags.conftest import FQRN, KEY, MiniSite
+from tests.fakes.alerts import alerts_since
 
 pytestmark = pytest.mark.server("weed")
 

@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 
 from include.cvmfs.format.paths import link_target
-from include.notify import Alert, alerts_since
+from include.notify import Alert
 from tests.e2e.deployment import FQRN, RUN_S, TICK, Deployment
+from tests.fakes.alerts import alerts_since
 from tests.fakes.builds import Build, tree
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]

@@ -17,12 +17,13 @@ from sqlalchemy import Engine
 
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
-from include.notify import DeliveryOutcome, Message, Notifier, NotifyError, NotifyEvent, alerts_since, send, service_of
+from include.notify import DeliveryOutcome, Message, Notifier, NotifyError, NotifyEvent, send, service_of
 from include.settings.errors import BadConnection
 from include.settings.model import SiteSettings
 from include.settings.secrets import ConnectionSecrets, EnvSecrets
 from include.settings.services import Notify, Services
 from include.site.site import Site
+from tests.fakes.alerts import alerts_since
 from tests.fakes.refused import refused
 from tests.integration.cli.conftest import nightshift
 from tests.integration.notify.conftest import HookServer, MailServer
