@@ -12,25 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.errors import FormatError
+from include.cvmfs.format import keys
 from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import Algorithm
-from include.cvmfs.format.keys import (
-    GatewayKey,
-    KeyFile,
-    Signer,
-    format_public_key,
-    generate_master,
-    generate_repository_key,
-    load_gateway_key,
-    load_master,
-    load_private_key,
-    load_signer,
-    locked_keys,
-    save_gateway_key,
-    save_key_file,
-    save_master,
-    save_signer,
-)
+from include.cvmfs.format.keys import GatewayKey, KeyFile, Signer
 from include.publishers.errors import PublisherError
 from include.settings.model import RepositorySettings
 from include.settings.traits import record_traits, recorded_traits
@@ -98,7 +83,7 @@ def found_repository(site: Site, fqrn: str, *, say: Say, mtime_ns: bool = False)
         _publish_rules(site, repository)
         _require_taken(store)
     if key is not None:
-        save_gateway_key(folder, fqrn, key)
+        keys.save_gateway_key(folder, fqrn, key)
     if exists:
         return False
     master, signer = _keys(folder, fqrn, say)
@@ -135,21 +120,23 @@ def _require_never_there(store: Store, fqrn: str) -> None:
 def _keys(folder: Path, fqrn: str, say: Say) -> tuple[RSAPrivateKey, Signer]:
     """The repository's keys; of those that a creation left that died, the missing ones are made."""
     kinds = (KeyFile.REPOSITORY, KeyFile.CERTIFICATE, KeyFile.MASTER, KeyFile.PUBLIC)
-    with locked_keys(folder):
+    with keys.locked_keys(folder):
         key, certificate, master, public = (kind.path(folder, fqrn).exists() for kind in kinds)
         if not (key and certificate and master and public):
             say(f"making the keys of {fqrn} in {folder}")
         if key and not certificate:
-            pair = generate_repository_key(fqrn, datetime.now(UTC), load_private_key(kinds[0].path(folder, fqrn)))
-            save_key_file(folder, fqrn, KeyFile.CERTIFICATE, pair.certificate_pem)
+            pair = keys.generate_repository_key(
+                fqrn, datetime.now(UTC), keys.load_private_key(kinds[0].path(folder, fqrn))
+            )
+            keys.save_key_file(folder, fqrn, KeyFile.CERTIFICATE, pair.certificate_pem)
         elif not key:
-            save_signer(folder, fqrn, generate_repository_key(fqrn, datetime.now(UTC)))
+            keys.save_signer(folder, fqrn, keys.generate_repository_key(fqrn, datetime.now(UTC)))
         if master and not public:
-            text = format_public_key(load_master(folder, fqrn).public_key())
-            save_key_file(folder, fqrn, KeyFile.PUBLIC, text)
+            text = keys.format_public_key(keys.load_master(folder, fqrn).public_key())
+            keys.save_key_file(folder, fqrn, KeyFile.PUBLIC, text)
         elif not master:
-            save_master(folder, fqrn, generate_master())
-        return load_master(folder, fqrn), load_signer(folder, fqrn)
+            keys.save_master(folder, fqrn, keys.generate_master())
+        return keys.load_master(folder, fqrn), keys.load_signer(folder, fqrn)
 
 
 def _gateway_key(site: Site, repository: RepositorySettings, folder: Path) -> GatewayKey | None:
@@ -159,7 +146,7 @@ def _gateway_key(site: Site, repository: RepositorySettings, folder: Path) -> Ga
     path = KeyFile.GATEWAY.path(folder, repository.fqrn)
     if not path.exists():
         return key
-    if load_gateway_key(path) != key:
+    if keys.load_gateway_key(path) != key:
         raise PublisherError(
             repository.fqrn,
             f"{path} and the connection {repository.gateway} hold different keys: remove the file if the connection is "
