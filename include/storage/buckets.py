@@ -8,9 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from include.storage.errors import Forbidden, RequestRejected, StoreError, Unavailable
+from include.storage.errors import (
+    BY_CODE,
+    BY_STATUS,
+    DROPPED,
+    Forbidden,
+    ParsedFailure,
+    Refusal,
+    RequestRejected,
+    StoreError,
+    Unavailable,
+)
 from include.storage.kinds import Credentials, StoreOptions
-from include.storage.refusals import BY_CODE, BY_STATUS, DROPPED, ParsedFailure, Refusal
 from include.storage.roles import Role, bucket_policy
 from include.storage.store import Unfinished
 from include.storage.urls import DEFAULTS, split_s3_url

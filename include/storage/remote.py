@@ -11,9 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
-from include.storage.errors import NotFound, StoreError, Unavailable, Unsupported
+from include.storage.errors import (
+    NO_RANGE,
+    RANGES_IGNORED,
+    NotFound,
+    StoreError,
+    Unavailable,
+    Unsupported,
+    read_failure,
+)
 from include.storage.kinds import HTTP, Credentials, StoreOptions
-from include.storage.refusals import NO_RANGE, RANGES_IGNORED, read_failure
 from include.storage.store import Counters, ObjectMeta, Store, Version, check_key, check_prefix
 from include.storage.urls import check_http
 
