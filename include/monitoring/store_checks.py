@@ -25,12 +25,12 @@ from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings, StoreSettings
 from include.settings.traits import record_traits, recorded_traits
 from include.site.site import Site, connection_of, credentials_of, options_of, plain_store, try_store
+from include.storage.buckets import Role
 from include.storage.errors import StoreError
 from include.storage.file import abandoned, described
 from include.storage.kinds import FILE, HTTP, Traits, kind_of
 from include.storage.open import open_store
 from include.storage.probe import may_delete
-from include.storage.roles import Role
 from include.storage.store import Store
 
 LOW_SHARE, LEAST_BYTES = 0.10, 2 << 30

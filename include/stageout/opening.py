@@ -39,7 +39,7 @@ from include.stageout.places.open import open_place
 from include.stageout.registration.catalogue import Catalogue, LedgerCatalogue
 from include.stageout.registration.rucio import RucioCatalogue
 from include.stageout.retry import RetryAlgorithm, exponential, retry_algorithm
-from include.storage.roles import Role
+from include.storage.buckets import Role
 
 MOST_BYTES = 1 << 17
 """Of a file with a credential, and of the issuer's reply."""
