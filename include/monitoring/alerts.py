@@ -20,7 +20,7 @@ from include.nightlies.rules.build_date import resolve_build_date
 from include.nightlies.rules.passes import cutoff, first_run_id, tick_of
 from include.notify.message import Message, NotifyEvent
 from include.notify.notifier import Notifier
-from include.publishers.server import errors as node
+from include.publishers import errors as publishers
 from include.settings import errors as settings
 from include.settings.model import Slot
 from include.site.site import Site
@@ -30,7 +30,7 @@ from include.storage import errors as storage
 REJECTED = "artifact-rejected"
 """Used as the code of an artifact that its own index made unusable."""
 
-SUBJECTS = (aliencache, cvmfs, fts, gateway, ledger, node, settings, stageout, storage)
+SUBJECTS = (aliencache, cvmfs, fts, gateway, ledger, publishers, settings, stageout, storage)
 """Modules of errors that concern a part of the site."""
 
 _CURES: Mapping[Concern, str] = {

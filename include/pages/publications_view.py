@@ -19,7 +19,6 @@ from include.nightlies.steps import errors as step_errors
 from include.pages.charts import bars, figure, line
 from include.pages.repositories_view import PublishedSum
 from include.publishers import errors as publisher_errors
-from include.publishers.server import errors as node_errors
 from include.settings import errors as settings_errors
 from include.storage import errors as storage_errors
 
@@ -109,7 +108,7 @@ _CURES: Mapping[Concern, str] = {
 }
 """Cure of errors that have no hint of their own, by the part that they concern."""
 _KINDS = kinds_in(
-    errors, step_errors, cvmfs_errors, gateway_errors, publisher_errors, node_errors, settings_errors, storage_errors,
+    errors, step_errors, cvmfs_errors, gateway_errors, publisher_errors, settings_errors, storage_errors,
     ledger_errors,
 )  # fmt: skip
 

@@ -17,8 +17,7 @@ from include.cvmfs.errors import FormatError
 from include.errors import ErrorRow
 from include.gateway.errors import PathBusy
 from include.gateway.protocol import parse_duration
-from include.publishers.errors import PublisherError
-from include.publishers.server.errors import (
+from include.publishers.errors import (
     ANOTHER_PUBLISH,
     COMMAND_FAILED,
     COMMAND_HUNG,
@@ -42,6 +41,7 @@ from include.publishers.server.errors import (
     WHITELIST_EXPIRED,
     NodeBusy,
     NodeError,
+    PublisherError,
     TransactionOpen,
 )
 

@@ -19,7 +19,7 @@ import paramiko
 
 from include.cvmfs.sources.source import printable
 from include.gateway.errors import redact
-from include.publishers.server.errors import (
+from include.publishers.errors import (
     COMMAND_HUNG,
     HOST_KEY_CHANGED,
     HOST_KEY_UNKNOWN,

@@ -18,10 +18,9 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import check_tag_description, check_tag_name
 from include.cvmfs.revision.repository import Repository
 from include.publishers.capabilities import Loss, Operation, PublishRoute, require
-from include.publishers.errors import NotSupported
+from include.publishers.errors import COMMAND_FAILED, NAME_REFUSED, NodeLost, NotSupported
 from include.publishers.server.commands import NodeTag, Verb, failure
 from include.publishers.server.connection import CommandResult, NodeAddress, SshConnection
-from include.publishers.server.errors import COMMAND_FAILED, NAME_REFUSED, NodeLost
 from include.publishers.server.node import Node, Session
 
 _SHORT_S = 60

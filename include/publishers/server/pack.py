@@ -39,7 +39,7 @@ from include.cvmfs.sources.source import (
 )
 from include.cvmfs.sources.tarball import TarSource
 from include.publishers.capabilities import Operation
-from include.publishers.server.errors import PACKED_MISSING
+from include.publishers.errors import PACKED_MISSING
 from include.storage.file import FileStore
 
 _READ_BYTES = 1 << 20

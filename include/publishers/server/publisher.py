@@ -28,7 +28,7 @@ from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import Entry, EntryKind, checked_destination
 from include.publishers.base import PhaseTimes, Published, Released, Reserved, tree_options
 from include.publishers.capabilities import Loss, Operation, PublishRoute, require
-from include.publishers.errors import NotSupported
+from include.publishers.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable, NotSupported
 from include.publishers.required_objects import (
     is_derived_from,
     is_reserved,
@@ -39,7 +39,6 @@ from include.publishers.required_objects import (
 )
 from include.publishers.server.commands import Commands, Verb
 from include.publishers.server.connection import NodeAddress
-from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import NodeUpkeep
 from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, Node, OnLease, Session, TreeComparison
 from include.publishers.server.pack import Lossless, NodeArchive, Packing, member

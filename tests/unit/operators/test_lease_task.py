@@ -15,7 +15,7 @@ from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import PathBusy, RepositoryDisabled
 from include.nightlies.steps import care, verify
 from include.nightlies.steps.errors import DEPENDENCY_WAIT_S, DependencyPending
-from include.publishers.server.errors import NodeBusy
+from include.publishers.errors import NodeBusy
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

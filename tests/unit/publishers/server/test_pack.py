@@ -25,7 +25,7 @@ from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import AttributedSource, Entry, EntryKind, IdMap, OwnerMap, SourceLimits, pack_xattrs
 from include.cvmfs.sources.tarball import TarSource
 from include.publishers.capabilities import Operation
-from include.publishers.server.errors import PACKED_MISSING
+from include.publishers.errors import PACKED_MISSING
 from include.publishers.server.node import TreeComparison
 from include.publishers.server.pack import Packing, member
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
