@@ -25,8 +25,8 @@ from include.storage.errors import (
     Unavailable,
 )
 from include.storage.kinds import S3, Credentials, StoreOptions, kind_of
+from include.storage.open import DEFAULTS, split_s3_url
 from include.storage.store import Unfinished
-from include.storage.urls import DEFAULTS, split_s3_url
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -21,8 +21,8 @@ from include.storage.errors import (
     read_failure,
 )
 from include.storage.kinds import HTTP, Credentials, StoreOptions
+from include.storage.open import check_http
 from include.storage.store import Counters, ObjectMeta, Store, Version, check_key, check_prefix
-from include.storage.urls import check_http
 
 if TYPE_CHECKING:
     import obstore

@@ -29,7 +29,7 @@ from include.stageout.places.dav import DavStorage
 from include.stageout.places.xrootd import XrootdStorage
 from include.stageout.urls import SiteOperation, site_urls
 from include.storage.errors import BadKey, BucketMissing, Forbidden, NotFound, StoreError, Unavailable
-from include.storage.urls import split_s3_url
+from include.storage.open import split_s3_url
 
 _AT_ONCE = 1000
 
