@@ -9,7 +9,19 @@ from include.storage.errors import BadKey, StoreError
 from include.storage.kinds import Credentials, StoreOptions, kind_of, shown
 from include.storage.store import Store, check_prefix
 
+__all__ = ["DEFAULTS", "Credentials", "StoreOptions", "check_http", "open_store", "split_s3_url"]
+
 DEFAULTS = StoreOptions()
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+def open_store(url: str, *, credentials: Credentials | None = None, options: StoreOptions = DEFAULTS) -> Store:
+    """Open the store at ``file:///folder``, ``s3://bucket/prefix`` or ``http(s)://host/path``; nothing is sent yet.
+
+    ``credentials``: the key pair for ``s3://``, which is read anonymously without; ignored for other schemes. Raises
+    StoreError for a malformed URL or endpoint.
+    """
+    return kind_of(url).opens(url, credentials, options)
 
 
 def split_s3_url(url: str) -> tuple[str, str]:
@@ -26,9 +38,6 @@ def split_s3_url(url: str) -> tuple[str, str]:
         raise StoreError(f"store URL {shown(url)!r}: {error}", key="") from None
 
 
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-
-
 def check_http(url: str, what: str = "store URL") -> None:
     """Raises StoreError unless the URL is an address over HTTP without a secret in it."""
     try:
@@ -42,15 +51,3 @@ def check_http(url: str, what: str = "store URL") -> None:
         raise StoreError(f"{what} {shown(url)!r}: credentials do not belong into a URL; use a connection", key="")
     if parts.query or parts.fragment:
         raise StoreError(f"{what} {shown(url)!r}: a store has neither query nor fragment", key="")
-
-
-__all__ = ["Credentials", "StoreOptions", "open_store"]
-
-
-def open_store(url: str, *, credentials: Credentials | None = None, options: StoreOptions = DEFAULTS) -> Store:
-    """Open the store at ``file:///folder``, ``s3://bucket/prefix`` or ``http(s)://host/path``; nothing is sent yet.
-
-    ``credentials``: the key pair for ``s3://``, which is read anonymously without; ignored for other schemes. Raises
-    StoreError for a malformed URL or endpoint.
-    """
-    return kind_of(url).opens(url, credentials, options)
