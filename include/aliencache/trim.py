@@ -19,9 +19,9 @@ from typing import Any
 
 from include.aliencache.cache import STAGED, AlienCache, Space
 from include.aliencache.claims import Claims
+from include.aliencache.contents import PinnedObjects, catalogs_in
 from include.aliencache.errors import NO_MARKS, PRELOADED, refused
 from include.aliencache.names import SHARDS, TXN
-from include.aliencache.pins import PinnedObjects, catalogs_in
 from include.aliencache.scan import (
     LATEST,
     MINUTE_S,

@@ -21,10 +21,16 @@ from typing import Any
 
 from include.aliencache.cache import STAGED, SUMS, AlienCache
 from include.aliencache.claims import Claims
-from include.aliencache.contents import CacheContents, CatalogOfRevision, Wanted, catalog_name, take_contents
+from include.aliencache.contents import (
+    CacheContents,
+    CatalogOfRevision,
+    Wanted,
+    catalog_in,
+    catalog_name,
+    take_contents,
+)
 from include.aliencache.errors import NOTHING_WANTED, ORIGIN_FAILED, REVISION_GONE, refused
 from include.aliencache.names import SHARDS, Breadcrumb, place_of
-from include.aliencache.pins import catalog_in
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectMissing
 from include.cvmfs.format import manifest as manifests, objects
 from include.cvmfs.format.catalog import Catalog, CatalogObject, NestedRef
