@@ -283,7 +283,7 @@ def check_servers(
 
     Exit code 0: every server is right; 1: some are not, or have different revisions.
     """
-    from include.replicas.servers import see_server
+    from include.replicas.look import see_server
     from include.settings.load import load
 
     with refusing():
