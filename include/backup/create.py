@@ -22,17 +22,22 @@ from urllib.parse import unquote, urlsplit
 
 from include.backup.archive import (
     NAME,
+    PASSPHRASE,
+    RECIPIENT,
     BackupManifest,
     BackupPart,
     PartSum,
+    SealTo,
+    fault_of,
+    key_files,
     new_name,
     opened,
     packed,
     read_manifest,
+    seal,
     write_archive,
 )
 from include.backup.errors import BACKUP_DAMAGED, BACKUP_NO_ROOM, KEYS_LOCKED, BackupError, of_files
-from include.backup.seal import PASSPHRASE, RECIPIENT, SealTo, fault_of, key_files, seal
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.keys import KeyFile

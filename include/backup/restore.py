@@ -19,9 +19,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from include.backup.archive import BackupManifest, BackupPart, OpenedBackup
+from include.backup.archive import BackupManifest, BackupPart, OpenedBackup, Opener, unseal
 from include.backup.errors import BACKUP_NO_ROOM, BACKUP_OF_ANOTHER, KEYS_LOCKED, RESTORE_IN_USE, BackupError, of_files
-from include.backup.seal import Opener, unseal
 from include.cvmfs.format.keys import KeyFile, locked_keys, save_key_file
 from include.gateway.service.leases.lease_rows import SCHEMA_VERSION, begin_again
 from include.ledger.copies import ROOM_LEFT, load_dump

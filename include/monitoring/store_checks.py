@@ -14,10 +14,9 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from include.backup.archive import BackupPart, read_manifest, read_small_part
+from include.backup.archive import PASSPHRASE, BackupPart, Opener, read_manifest, read_small_part, unseal
 from include.backup.create import names_in
 from include.backup.errors import BackupError
-from include.backup.seal import PASSPHRASE, Opener, unseal
 from include.ledger.errors import LedgerError
 from include.ledger.restores import restores_of
 from include.monitoring.findings import Finding, Severity
