@@ -309,7 +309,7 @@ class CvmfsLeaseOperator(CvmfsOperator):
         self.release_task_id = release_task_id
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.gateway.client.values import seal
+        from include.gateway.client.leases import seal
         from include.nightlies.steps.approve import require_no_approval
 
         require_no_approval(site, self.fqrn)

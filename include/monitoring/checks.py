@@ -20,7 +20,7 @@ from include.cvmfs.format.objects import Compressor
 from include.cvmfs.revision.repository import Repository
 from include.fts.client.open import connected_credential, open_client, server_url
 from include.gateway.client.client import GatewayClient, open_gateway
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.errors import AccessRefused, PathBusy, RepositoryDisabled
 from include.gateway.protocol import API, TaskName
 from include.ledger.engine import shown

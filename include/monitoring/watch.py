@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from include.cvmfs.errors import CvmfsError, WhitelistExpired
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.errors import GatewayError
 from include.gateway.protocol import TaskName
 from include.monitoring import alerts

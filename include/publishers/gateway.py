@@ -25,7 +25,7 @@ from include.cvmfs.format.paths import ancestors, is_below, parent_of
 from include.cvmfs.format.schema import Counts
 from include.cvmfs.revision.revision import Revision
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.values import Lease
+from include.gateway.client.leases import Lease
 from include.gateway.errors import (
     REFLOG_MISSING,
     CollectionMoved,

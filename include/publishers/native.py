@@ -41,7 +41,7 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.paths import common_top, is_below
 from include.cvmfs.ingest.changeset import Changeset
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.values import Lease
+from include.gateway.client.leases import Lease
 from include.gateway.errors import CollectionMoved, GatewayError
 from include.publishers.base import PhaseTimes, Published, Released, Reserved
 from include.publishers.capabilities import Operation, require

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import requests
 
 from include.gateway import protocol
-from include.gateway.client.values import Lease, RepositoryInfo
+from include.gateway.client.leases import Lease, RepositoryInfo
 from include.gateway.errors import (
     BAD_REQUEST,
     GATEWAY_FAILED,

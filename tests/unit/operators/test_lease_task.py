@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.coordination.freeze import KEY, Freeze, freeze
 from include.cvmfs.errors import CollectionRunning, RepositoryFrozen
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.errors import PathBusy, RepositoryDisabled
 from include.nightlies.steps import care, verify
 from include.nightlies.steps.errors import DEPENDENCY_WAIT_S, DependencyPending
