@@ -34,7 +34,7 @@ from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import committer
 from include.gateway.service.commits.queue import OnPoint, Point, pass_by
 from include.gateway.service.http.server import serve
-from include.gateway.service.log import log_to
+from include.gateway.service.telemetry import log_to
 from include.publishers.native import NativePublisher
 from include.settings.model import RepositorySettings
 from include.site.site import native_publisher

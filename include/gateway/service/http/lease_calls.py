@@ -23,7 +23,6 @@ from include.gateway.service.commits.queue import Point
 from include.gateway.service.freezes import Freezes
 from include.gateway.service.http.payloads import read_body, remote_of
 from include.gateway.service.http.serving import OFFERS, QueuePlace, ServiceContext
-from include.gateway.service.http.tracing import note
 from include.gateway.service.leases.lease_rows import LeaseRow, token_of
 from include.gateway.service.leases.lease_table import Busy, digest_of
 from include.gateway.service.requests import (
@@ -35,6 +34,7 @@ from include.gateway.service.requests import (
     checked_token,
     parse_renewal,
 )
+from include.gateway.service.telemetry import note
 
 
 class LeaseCalls:

@@ -33,10 +33,8 @@ from include.gateway.service.commits.intake import (
     PackReceiver,
 )
 from include.gateway.service.config import AcceptedKey, ServiceConfig
-from include.gateway.service.http.tracing import note
 from include.gateway.service.leases.lease_rows import LeaseRow, Received
 from include.gateway.service.leases.lease_table import LeaseTable, digest_of
-from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import (
     BODY_BYTES,
     INVALID_LEASE,
@@ -45,6 +43,7 @@ from include.gateway.service.requests import (
     Refused,
     checked_token,
 )
+from include.gateway.service.telemetry import Metrics, note
 from include.storage.errors import StoreError
 from include.storage.store import Store
 
