@@ -25,8 +25,7 @@ from include.nightlies.rules.destinations import build_directories, build_of_dir
 from include.nightlies.rules.passes import began_by_itself
 from include.nightlies.rules.retention_rules import HeldBuild, reached
 from include.nightlies.steps.care import prune_rule
-from include.provenance.document import ChangeKind, ProvenanceRecord
-from include.provenance.records import documents
+from include.provenance.records import ChangeKind, ProvenanceRecord, documents
 from include.settings.model import Slot
 from include.site.single_changes import contents_of
 from include.site.site import Site

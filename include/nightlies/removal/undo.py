@@ -36,8 +36,7 @@ from include.nightlies.rules.order import select
 from include.nightlies.rules.publication import standing
 from include.nightlies.steps.approve import ApprovalRequest
 from include.nightlies.steps.links import Completeness
-from include.provenance.document import ChangeKind
-from include.provenance.records import links_by_path, newest
+from include.provenance.records import ChangeKind, links_by_path, newest
 from include.publishers.base import Published
 from include.publishers.required_objects import is_reserved, topmost
 from include.settings.model import Slot
