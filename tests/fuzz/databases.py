@@ -25,9 +25,9 @@ from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_byt
 from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.packing import ContentIndex
-from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.get import get
 from include.cvmfs.revision.repository import Repository, Trusted
+from include.cvmfs.revision.revision import diff
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, SECONDS, MiniRepository, sample
 

@@ -153,7 +153,7 @@ def diff(
 
     Exit code 0: nothing; 1: something; 2: unreadable or not trusted. Catalogs that both have are not read.
     """
-    from include.cvmfs.revision.diff import diff as run_diff
+    from include.cvmfs.revision.revision import diff as run_diff
 
     kinds: Counter[str] = Counter()
     documents = []

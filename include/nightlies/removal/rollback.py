@@ -14,9 +14,8 @@ from include.cvmfs.commit.tags import RollbackPlan, plan_rollback, rollback as m
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import TRUNK_PREVIOUS
-from include.cvmfs.revision.diff import Difference, diff
 from include.cvmfs.revision.needed_objects import KnownRoot, back_from
-from include.cvmfs.revision.revision import Revision
+from include.cvmfs.revision.revision import Difference, Revision, diff
 from include.json_values import JsonValue
 from include.ledger.acts import ActKind
 from include.nightlies.attempt import Attempt
