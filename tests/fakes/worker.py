@@ -26,7 +26,7 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.errors import code_of
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import PathBusy

@@ -22,7 +22,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, PrepareProgress, prepare
 from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.ingest.tree import beyond, check_member
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.source import (
     SPECIALS,
     AttributedSource,

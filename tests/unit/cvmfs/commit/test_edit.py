@@ -29,7 +29,7 @@ from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.get import get
 from include.cvmfs.revision.revision import Revision, diff
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.source import IdMap, OwnerMap, TreeSource
 from include.cvmfs.sources.tarball import TarSource

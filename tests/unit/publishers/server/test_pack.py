@@ -20,8 +20,7 @@ from include.cvmfs.format.layout import Layout
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions
 from include.cvmfs.ingest.spool import SpecialBits, Specials
-from include.cvmfs.sources.artifact import open_artifact
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource, open_artifact
 from include.cvmfs.sources.source import AttributedSource, Entry, EntryKind, IdMap, OwnerMap, SourceLimits, pack_xattrs
 from include.cvmfs.sources.tarball import TarSource
 from include.publishers.capabilities import Operation
