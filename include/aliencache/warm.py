@@ -19,16 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from include.aliencache import contents
 from include.aliencache.cache import STAGED, SUMS, AlienCache
 from include.aliencache.claims import Claims
-from include.aliencache.contents import (
-    CacheContents,
-    CatalogOfRevision,
-    Wanted,
-    catalog_in,
-    catalog_name,
-    take_contents,
-)
 from include.aliencache.errors import NOTHING_WANTED, ORIGIN_FAILED, REVISION_GONE, refused
 from include.aliencache.names import SHARDS, Breadcrumb, place_of
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectMissing
@@ -95,7 +88,7 @@ class WarmReport:
 class WarmOptions:
     """`tag`: the revision of this tag instead of the newest. `renew`: note in the file's time that it was wanted."""
 
-    choice: Wanted
+    choice: contents.Wanted
     tag: str | None = None
     workers: int = WORKERS
     renew: bool = False
@@ -150,7 +143,7 @@ class _Warm:
             tag = repository.tag(options.tag)
             self.root, revision, self.crumb = NestedRef("", tag.hash, tag.size), tag.revision, None
         self.report = WarmReport(str(cache), repository.fqrn, revision, str(self.root.hash), dry_run=options.dry_run)
-        self.contents = CacheContents()
+        self.contents = contents.CacheContents()
         self.lock = threading.Lock()
         self.sums: list[str] = []
         self.done_bytes = 0
@@ -179,7 +172,9 @@ class _Warm:
     # -- the plan
 
     def _plan(self, claims: Claims | None) -> None:
-        chosen = take_contents(self.contents, self.root, self.options.choice, lambda item: self._catalog(item, claims))
+        chosen = contents.take_contents(
+            self.contents, self.root, self.options.choice, lambda item: self._catalog(item, claims)
+        )
         if not chosen:
             raise NOTHING_WANTED(self.cache, f"{self.report.repository} has nothing of what is asked for")
         self.report.objects, self.report.bytes = self.contents.objects, self.contents.bytes
@@ -221,7 +216,7 @@ class _Warm:
         status = self.cache.status(reference.hash)
         if status is None or not reference.size or status.st_size != reference.size:
             return None
-        catalog = catalog_in(self.cache, reference.hash)
+        catalog = contents.catalog_in(self.cache, reference.hash)
         try:
             return None if catalog is None else _of_place(catalog, reference)
         except CatalogError:
@@ -234,7 +229,7 @@ class _Warm:
                 return CatalogCache(store, budget=0).database(reference.hash)
             except _FAULTS as fault:
                 faults.append((store, fault))
-        raise self._origin_failed(catalog_name(reference), faults)
+        raise self._origin_failed(contents.catalog_name(reference), faults)
 
     # -- objects
 
@@ -379,7 +374,7 @@ class _Warm:
         finally:
             claims.release(claim)
 
-    def _place_catalog(self, item: CatalogOfRevision) -> None:
+    def _place_catalog(self, item: contents.CatalogOfRevision) -> None:
         reference = item.reference
         status = self.cache.status(reference.hash)
         if status is not None and self._cached(reference) is not None and self.cache.is_readable(status):

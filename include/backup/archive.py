@@ -53,6 +53,11 @@ class SealTo:
     passphrase: str | None = field(default=None, repr=False)
     public_key: bytes | None = None
 
+    @property
+    def kind(self) -> str:
+        """Kind of recipient, as the manifest names it."""
+        return RECIPIENT if self.passphrase is None else PASSPHRASE
+
 
 @dataclass(frozen=True, slots=True)
 class Opener:

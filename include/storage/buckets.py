@@ -13,17 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from include.storage.errors import (
-    BY_CODE,
-    BY_STATUS,
-    DROPPED,
-    Forbidden,
-    ParsedFailure,
-    Refusal,
-    RequestRejected,
-    StoreError,
-    Unavailable,
-)
+from include.storage import errors
 from include.storage.kinds import S3, Credentials, StoreOptions, kind_of
 from include.storage.open import DEFAULTS, split_s3_url
 from include.storage.store import Unfinished
@@ -60,7 +50,7 @@ class PolicyServer(enum.Enum):
         """The name of a user. `account`: AWS's twelve digits, or radosgw's tenant."""
         match self:
             case PolicyServer.AWS if len(account) != 12 or not account.isdigit():
-                raise StoreError("an AWS principal needs the account's twelve digits: give --account", key="")
+                raise errors.StoreError("an AWS principal needs the account's twelve digits: give --account", key="")
             case PolicyServer.SEAWEEDFS:
                 account = account or "000000000000"  # that of identities which name none
         return f"arn:aws:iam::{account}:user/{user}"
@@ -138,7 +128,7 @@ def user_policy(url: str, repositories: Iterable[str], role: Role) -> dict[str, 
 
 def _places(url: str, repositories: Iterable[str]) -> tuple[str, list[str]]:
     if kind_of(url) is not S3:
-        raise StoreError(f"{url}: policies are for s3:// stores; a folder is guarded by its permissions", key="")
+        raise errors.StoreError(f"{url}: policies are for s3:// stores; a folder is guarded by its permissions", key="")
     bucket, prefix = split_s3_url(url)
     return bucket, [f"{prefix}/{fqrn}" if prefix else fqrn for fqrn in repositories]
 
@@ -174,7 +164,9 @@ def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DE
         except client.exceptions.BucketAlreadyOwnedByYou:
             return False
         except client.exceptions.BucketAlreadyExists:
-            raise Forbidden(f"bucket {bucket}: it belongs to another account; choose another name", key="") from None
+            raise errors.Forbidden(
+                f"bucket {bucket}: it belongs to another account; choose another name", key=""
+            ) from None
     return True
 
 
@@ -321,19 +313,19 @@ def _in_our_words(bucket: str) -> Iterator[None]:
         raise _unreachable(error, bucket) from None
 
 
-def _translate(error: Any, bucket: str) -> StoreError:
+def _translate(error: Any, bucket: str) -> errors.StoreError:
     code = error.response["Error"].get("Code", "")
     status = error.response["ResponseMetadata"]["HTTPStatusCode"]
     if code == "InvalidBucketName":
-        return StoreError(f"bucket {bucket}: the store does not take this name; choose another", key="")
-    refusal = BY_CODE.get(code) or BY_STATUS.get(status)
+        return errors.StoreError(f"bucket {bucket}: the store does not take this name; choose another", key="")
+    refusal = errors.BY_CODE.get(code) or errors.BY_STATUS.get(status)
     if refusal is None:
-        leaf = Unavailable if status >= 500 else RequestRejected
-        refusal = Refusal(leaf, "the store refused", str(status))
-    return ParsedFailure(refusal, status, code, error.response["Error"].get("Message", "")).error(
+        leaf = errors.Unavailable if status >= 500 else errors.RequestRejected
+        refusal = errors.Refusal(leaf, "the store refused", str(status))
+    return errors.ParsedFailure(refusal, status, code, error.response["Error"].get("Message", "")).error(
         "", f"bucket {bucket}"
     )
 
 
-def _unreachable(error: Exception, bucket: str) -> StoreError:
-    return ParsedFailure(DROPPED, None, None, str(error)[:200]).error("", f"bucket {bucket}")
+def _unreachable(error: Exception, bucket: str) -> errors.StoreError:
+    return errors.ParsedFailure(errors.DROPPED, None, None, str(error)[:200]).error("", f"bucket {bucket}")

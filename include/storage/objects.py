@@ -10,17 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from include.storage.errors import (
-    CHECKSUM_MISMATCH,
-    OBJECT_TOO_LARGE,
-    BadKey,
-    BucketMissing,
-    Conflict,
-    Forbidden,
-    StoreError,
-    Unavailable,
-    Unsupported,
-)
+from include.storage import errors
 from include.storage.store import Store, check_key
 
 T = TypeVar("T")
@@ -29,7 +19,7 @@ BATCH = 1000  # what one DeleteObjects request takes
 BATCHES_AT_ONCE = 8
 SINGLES_AT_ONCE = 16  # of each batch; more than `connections` wait
 OUTAGE = 16  # so many keys in succession without an answer
-Refused = dict[str, StoreError]
+Refused = dict[str, errors.StoreError]
 """The keys that were not deleted, and why."""
 
 
@@ -77,7 +67,7 @@ class Deletion:
 
     delete: Callable[[Sequence[str]], None]
     bulk: bool
-    _lost: Unavailable | None = field(default=None, init=False)
+    _lost: errors.Unavailable | None = field(default=None, init=False)
     _in_succession: int = field(default=0, init=False)
 
     def run(self, keys: Iterable[str]) -> Refused:
@@ -90,22 +80,22 @@ class Deletion:
         for key in dict.fromkeys(keys):
             try:
                 good.append(check_key(key))
-            except BadKey as error:
+            except errors.BadKey as error:
                 refused[key] = error
-        failure: StoreError | None = None
+        failure: errors.StoreError | None = None
         if self.bulk and len(good) > 1 and self._lost is None:
             try:
                 self.delete(good)
-            except Unavailable as outage:  # it was tried often enough, of all at once
+            except errors.Unavailable as outage:  # it was tried often enough, of all at once
                 self._lost = outage
-            except BucketMissing as missing:
+            except errors.BucketMissing as missing:
                 return refused | dict.fromkeys(good, missing)
-            except StoreError as error:  # of a key of them, or of the request: which one is unknown
+            except errors.StoreError as error:  # of a key of them, or of the request: which one is unknown
                 failure = error
             else:
                 return refused
         one_by_one = merged(in_batches(good, self._single, size=1, at_once=SINGLES_AT_ONCE))
-        if isinstance(failure, Forbidden | Unsupported) and not one_by_one:
+        if isinstance(failure, errors.Forbidden | errors.Unsupported) and not one_by_one:
             self.bulk = False
         return refused | one_by_one
 
@@ -114,12 +104,12 @@ class Deletion:
             return {keys[0]: self._lost}
         try:
             self.delete(keys)
-        except Unavailable as failure:
+        except errors.Unavailable as failure:
             self._in_succession += 1
             if self._in_succession >= OUTAGE:
                 self._lost = failure
             return {keys[0]: failure}
-        except StoreError as refusal:
+        except errors.StoreError as refusal:
             self._in_succession = 0
             return {keys[0]: refusal}
         self._in_succession = 0
@@ -152,7 +142,7 @@ def put_object(
     url, digest = f"{store.url}/{check_key(key)}", hashlib.sha256(data).hexdigest()
     if sha256 is not None and digest != sha256:
         what = f"{url}: the {len(data)} bytes to store have SHA-256 {digest}, not {sha256}"
-        raise CHECKSUM_MISMATCH(f"{what}; {CHECKSUM_MISMATCH.hint}", key=key)
+        raise errors.CHECKSUM_MISMATCH(f"{what}; {errors.CHECKSUM_MISMATCH.hint}", key=key)
     meta = store.head(key)
     if meta is not None and meta.size == len(data) and store.get(key) == data:
         return StoredObject(url, len(data), digest, True, dry_run)
@@ -177,7 +167,7 @@ def joined(blocks: Iterable[bytes], name: str, key: str, *, most: int = MOST_BYT
     for block in blocks:
         data += block
         if len(data) > most:
-            raise OBJECT_TOO_LARGE(f"{name} has more than {most} bytes; {OBJECT_TOO_LARGE.hint}", key=key)
+            raise errors.OBJECT_TOO_LARGE(f"{name} has more than {most} bytes; {errors.OBJECT_TOO_LARGE.hint}", key=key)
     return bytes(data)
 
 
@@ -198,5 +188,7 @@ def delete_objects(
     return present
 
 
-def _taken(url: str, key: str) -> Conflict:
-    return Conflict(f"{url} exists with other content; choose another key, or replace it (replace=True)", key=key)
+def _taken(url: str, key: str) -> errors.Conflict:
+    return errors.Conflict(
+        f"{url} exists with other content; choose another key, or replace it (replace=True)", key=key
+    )
