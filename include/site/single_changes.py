@@ -18,9 +18,9 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import DestinationError, ObjectError, TagError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
+from include.cvmfs.format.database import check_tag_name
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
-from include.cvmfs.format.history import check_tag_name
 from include.cvmfs.format.objects import compress
 from include.cvmfs.format.paths import ancestors, common_top, is_below, name_of, parent_of
 from include.cvmfs.ingest.changeset import Changeset

@@ -25,9 +25,8 @@ from include.cvmfs.commit.repair import repair_reflog
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.condemned import SHARDS, Index, hashes_in, read_shard
 from include.cvmfs.errors import CollectionBusy, FormatError, ManifestConflict, ReflogError
-from include.cvmfs.format.database import Ref
+from include.cvmfs.format.database import Ref, Tag
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.history import Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import ManifestVerifier

@@ -17,9 +17,8 @@ from typing import Self
 from include.cvmfs import errors
 from include.cvmfs.format import database as reflogs, manifest as manifests, whitelist as whitelists
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.database import Reflog
+from include.cvmfs.format.database import History, Reflog, Tag
 from include.cvmfs.format.hashes import CERTIFICATE, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import (
     Certificate,
     ManifestSigner,

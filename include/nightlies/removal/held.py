@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from include.cvmfs.commit.tags import TagDecision, decide
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalog import NestedRef
-from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, Tag
+from include.cvmfs.format.database import TRUNK, TRUNK_PREVIOUS, Tag
 from include.cvmfs.format.paths import ancestors, is_below, link_target, parent_of
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision

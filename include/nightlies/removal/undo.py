@@ -17,7 +17,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.group import Rebased, rebase
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.catalog import PackedCatalog
-from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS
+from include.cvmfs.format.database import TRUNK, TRUNK_PREVIOUS
 from include.cvmfs.format.paths import ancestors, common_top, is_below, link_target
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision

@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from include.cvmfs.errors import FormatError
+from include.cvmfs.format.database import check_tag_description, check_tag_name
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.history import check_tag_description, check_tag_name
 from include.cvmfs.revision.repository import Repository
 from include.publishers.capabilities import Loss, Operation, PublishRoute, require
 from include.publishers.errors import COMMAND_FAILED, NAME_REFUSED, NodeLost, NotSupported
