@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from include.fts.client.jobs import activity_fault
+from include.fts.jobs import activity_fault
 from include.settings.sites import CredentialSource, RemoteSite
 from include.settings.stageout import StageoutSettings
 from include.settings.text_types import is_below, logical_name_fault

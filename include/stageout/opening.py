@@ -22,10 +22,10 @@ from sqlalchemy import Engine
 from urllib3.exceptions import HTTPError
 
 from include.federation.records import SITE_FAILED, obstacles
-from include.fts.client.client import FtsClient
-from include.fts.client.open import connected_credential, open_client, server_url
-from include.fts.client.transport import BearerToken, Credential, X509Files
+from include.fts.client import FtsClient
 from include.fts.errors import PROXY_EXPIRED, TOKEN_UNPROTECTED, FtsError
+from include.fts.open import connected_credential, open_client, server_url
+from include.fts.transport import BearerToken, Credential, X509Files
 from include.http_calls import failure_of, may_carry_token, pooled_session
 from include.settings.secrets import ConnectionSecrets, base_url
 from include.settings.sites import CredentialSource, RemoteSite

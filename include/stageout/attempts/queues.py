@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import func, select
 
 from include.errors import NightshiftError
-from include.fts.client.jobs import OptimizerDecision
-from include.fts.client.open import connected_credential, open_client
+from include.fts.jobs import OptimizerDecision
+from include.fts.open import connected_credential, open_client
 from include.ledger.engine import Bind, reading
 from include.settings.sites import RemoteSite
 from include.site.site import Site

@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import Enum
 
 from include.fts import errors as fts_errors
-from include.fts.client.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
+from include.fts.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import FILE_REFUSED, StageoutError
 from include.stageout.transfers import Transfer
