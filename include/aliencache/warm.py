@@ -15,9 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from include.aliencache import contents
 from include.aliencache.cache import STAGED, SUMS, AlienCache
@@ -33,6 +32,7 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import Compression
 from include.cvmfs.revision.repository import Repository
 from include.errors import NightshiftError
+from include.json_values import JsonValue
 from include.storage.errors import NotFound, StoreError
 from include.storage.store import Store
 
@@ -55,7 +55,7 @@ class WarmProgress:
 
 
 @dataclass(slots=True)
-class WarmReport:
+class WarmReport(JsonValue):
     """Outcome of a warm. `fetched`: objects that it brought; `present`: that were there, or came by another warm.
 
     Attributes:
@@ -78,10 +78,6 @@ class WarmReport:
     seconds: float = 0.0
     dry_run: bool = False
     notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as a document."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def looks_of(bind: Bind, fqrn: str) -> list[ReplicaLook]:
     """The last look at each replica of a repository, by name."""
     query = select(replicas).where(replicas.c.repository == fqrn).order_by(replicas.c.replica)
     with reading(bind) as connection:
-        return [ReplicaLook.from_row(row) for row in connection.execute(query).mappings()]
+        return [ReplicaLook.from_json(row) for row in connection.execute(query).mappings()]
 
 
 def rules_of(site: Site, fqrn: str) -> dict[str, ReplicaRule]:
