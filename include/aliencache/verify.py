@@ -16,9 +16,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
 
 from include.aliencache.cache import OBJECT_MODE, SUMS, AlienCache
 from include.aliencache.contents import CacheContents, Wanted, take_contents
@@ -30,6 +29,7 @@ from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, META, PARTIAL, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import Compression, Compressor, Hasher, compress
 from include.cvmfs.revision.repository import Repository
+from include.json_values import JsonValue
 from include.settings.caches import UseOfObjects
 from include.storage.errors import StoreError
 from include.storage.store import Store
@@ -48,7 +48,7 @@ class Level(IntEnum):
 
 
 @dataclass(slots=True)
-class VerifyReport:
+class VerifyReport(JsonValue):
     """Outcome. `not_judged`: objects that the level could not judge; `damaged`: names, 1,000 of them at most."""
 
     cache: str
@@ -64,10 +64,6 @@ class VerifyReport:
     dry_run: bool = False
     damaged: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as a document."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,17 +321,13 @@ def _repair_shard(cache: AlienCache, descriptor: int, done: Repaired, *, dry_run
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode) or cache.is_readable(status):
                 continue
-            given = _may_give(status) if dry_run else _give(cache, descriptor, name)
+            given = os.geteuid() in (0, status.st_uid) if dry_run else _give(cache, descriptor, name)
             done.given += given
             done.deleted += not given
             if not given and not dry_run:
                 os.unlink(name, dir_fd=descriptor)
         except FileNotFoundError:
             continue
-
-
-def _may_give(status: os.stat_result) -> bool:
-    return os.geteuid() in (0, status.st_uid)
 
 
 def _give(cache: AlienCache, descriptor: int, name: str) -> bool:

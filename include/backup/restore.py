@@ -36,9 +36,6 @@ LOADING = "nightshift_restoring"
 """Table of a server's database while a dump is loaded into it."""
 
 
-def _pass(_: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
     """Options of a restore.
@@ -52,7 +49,7 @@ class RestoreOptions:
 
     by: str
     opener: Opener | None = None
-    on_step: OnStep = _pass
+    on_step: OnStep = lambda _: None
     replaces_keys: bool = False
 
 

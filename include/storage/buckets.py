@@ -310,7 +310,8 @@ def _in_our_words(bucket: str) -> Iterator[None]:
     except ClientError as error:
         raise _translate(error, bucket) from None
     except BotoCoreError as error:
-        raise _unreachable(error, bucket) from None
+        failure = errors.ParsedFailure(errors.DROPPED, None, None, str(error)[:200])
+        raise failure.error("", f"bucket {bucket}") from None
 
 
 def _translate(error: Any, bucket: str) -> errors.StoreError:
@@ -325,7 +326,3 @@ def _translate(error: Any, bucket: str) -> errors.StoreError:
     return errors.ParsedFailure(refusal, status, code, error.response["Error"].get("Message", "")).error(
         "", f"bucket {bucket}"
     )
-
-
-def _unreachable(error: Exception, bucket: str) -> errors.StoreError:
-    return errors.ParsedFailure(errors.DROPPED, None, None, str(error)[:200]).error("", f"bucket {bucket}")

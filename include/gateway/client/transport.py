@@ -159,7 +159,8 @@ class Transport:
         session: requests.Session | None = None,
         pause: Callable[[float], object] | None = None,
     ) -> None:
-        self.url = _api_url(base_url)
+        base = base_url.rstrip("/")
+        self.url = base if base.endswith(API) else base + API
         self._authorize = authorize
         self._timeout_s = timeout_s
         self._retries = retries
@@ -200,11 +201,6 @@ class Transport:
             )
         except requests.RequestException as error:
             return failure_of(error)
-
-
-def _api_url(base_url: str) -> str:
-    base = base_url.rstrip("/")
-    return base if base.endswith(API) else base + API
 
 
 def _members(body: bytes) -> Mapping[str, Any] | None:

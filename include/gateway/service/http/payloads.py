@@ -229,7 +229,13 @@ class Payloads:
             async for block in body.blocks():
                 if intake is None:
                     store, generation = await self._in_thread(self._opened, row)
-                    intake = self._intake(store, message, body)
+                    intake = PackReceiver(
+                        store,
+                        message.header_size,
+                        message.digest,
+                        length=body.left_at_pack,
+                        folder=self._config.state.parent,
+                    )
                 await self._in_thread(intake.feed, block)
                 if time.monotonic() - looked > _LOOK_AT_LEASE_EVERY_S:
                     require_lease()
@@ -243,11 +249,6 @@ class Payloads:
             if intake is not None:
                 await self._in_thread(intake.abort, fault)
             raise
-
-    def _intake(self, store: Store, message: requests.PayloadMessage, body: _Body) -> PackReceiver:
-        return PackReceiver(
-            store, message.header_size, message.digest, length=body.left_at_pack, folder=self._config.state.parent
-        )
 
     def _opened(self, row: LeaseRow) -> tuple[Store, str]:
         """The repository's store, and how far collections are: the commit judges by that what came."""
