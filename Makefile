@@ -62,7 +62,7 @@ check: lint  ## lint, types, the contracts of all DAGs and the fast tests, in 90
 	@$(BIN)/pytest tests/dags/test_contracts.py tests/unit -m "not slow" -q -n 3 --dist worksteal --hypothesis-profile quick
 
 # What others call, and has sections in its docstrings.
-PUBLIC := operators sensors triggers hooks include/storage include/publishers include/fts/client
+PUBLIC := operators sensors triggers hooks include/storage include/publishers include/fts
 
 # Ruff has the lower levels of bandit (S), where each exception has its reason beside it.
 BANDIT := include operators sensors triggers hooks dags plugins lab airflow_local_settings.py

@@ -26,9 +26,8 @@ from typing import Any
 
 from bench.publishing.machine import Idle, description
 from include.aliencache.cache import AlienCache
-from include.aliencache.contents import Wanted
+from include.aliencache.contents import PinnedObjects, Wanted
 from include.aliencache.names import SHARDS, place_of
-from include.aliencache.pins import PinnedObjects
 from include.aliencache.trim import TrimOptions, trim
 from include.aliencache.verify import Expected, Level, VerifyOptions, verify
 from include.aliencache.warm import WarmOptions, warm

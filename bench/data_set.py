@@ -30,7 +30,7 @@ from bench.publishing.machine import Idle, description
 from include.cvmfs.format.objects import Compressor
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from include.cvmfs.ingest.prepare import DEFAULTS, PrepareOptions, prepare
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.publishers.base import DATA_CHUNKS
 from include.storage.open import open_store
 

@@ -31,7 +31,7 @@ from bench.publishing.machine import BENCH, ROOT, Ran, description, run
 from bench.publishing.repositories import FQRN
 from include.cvmfs.check.check import check
 from include.cvmfs.revision.repository import Repository
-from include.storage.roles import Role
+from include.storage.buckets import Role
 
 CURVE = (0.25, 1.0, 4.0)
 LOOPS = 3

@@ -11,7 +11,7 @@ from include.fts.errors import FtsError
 from include.settings.errors import SettingsError
 
 if TYPE_CHECKING:
-    from include.fts.client.client import FtsClient
+    from include.fts.client import FtsClient
 
 
 class FtsHook(BaseHook):
@@ -33,7 +33,7 @@ class FtsHook(BaseHook):
     @property
     def url(self) -> str:
         """The server's address, without a trailing slash."""
-        from include.fts.client.open import server_url
+        from include.fts.open import server_url
 
         return server_url(AirflowSecrets().get(self.fts_conn_id))
 
@@ -48,7 +48,7 @@ class FtsHook(BaseHook):
             BadConnection: It names no host, or its extra is malformed.
             FtsError: `TOKEN_UNPROTECTED`: a token would go over plain HTTP.
         """
-        from include.fts.client.open import connected_credential, open_client
+        from include.fts.open import connected_credential, open_client
 
         connection = AirflowSecrets().get(self.fts_conn_id)
         return open_client(connection, connected_credential(connection))

@@ -16,7 +16,7 @@ from include.settings.errors import SettingsError
 
 if TYPE_CHECKING:
     from include.gateway.client.client import GatewayClient
-    from include.gateway.client.values import Lease, RepositoryInfo
+    from include.gateway.client.leases import Lease, RepositoryInfo
 
 __all__ = ["CvmfsGatewayHook", "held_lease"]
 
@@ -95,7 +95,7 @@ def unsealed(lease: Mapping[str, Any]) -> tuple[GatewayClient, Lease]:
     Raises:
         GatewayError: `SEALED_LEASE_UNREADABLE`: its token was sealed with another key.
     """
-    from include.gateway.client.values import unseal
+    from include.gateway.client.leases import unseal
 
     connection = str(lease["gateway_conn_id"])
     held = unseal(lease, AirflowSecrets().get(connection).password or "", now=datetime.now(UTC))

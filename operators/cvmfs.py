@@ -217,7 +217,7 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.commit.commit import NewTag
-        from include.cvmfs.format.history import check_tag_name
+        from include.cvmfs.format.database import check_tag_name
         from include.nightlies.steps.approve import require_no_approval
         from include.provenance.single_changes import note_by_hand
         from include.site.changes import publish_changeset, require_tag, would_publish
@@ -308,7 +308,7 @@ class CvmfsLeaseOperator(CvmfsOperator):
         self.release_task_id = release_task_id
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.gateway.client.values import seal
+        from include.gateway.client.leases import seal
         from include.nightlies.steps.approve import require_no_approval
 
         require_no_approval(site, self.fqrn)

@@ -27,7 +27,7 @@ from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.clock import Clock
 from include.gateway.service.commits.committer import StoreCommitter

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from include.fts.errors import JobUnknown
 
 if TYPE_CHECKING:
-    from include.fts.client.jobs import JobStatus
+    from include.fts.jobs import JobStatus
     from include.site.site import Site
 
 
@@ -150,7 +150,7 @@ def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str
 
 def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str]) -> Observation:
     """All jobs of an FTS server have ended; the result is the state of each, None of one that FTS does not know."""
-    from include.fts.client.open import connected_client
+    from include.fts.open import connected_client
 
     site = connect()
     jobs: dict[str, JobStatus | None] = {}

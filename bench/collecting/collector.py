@@ -20,7 +20,7 @@ from include.cvmfs.collect.report import CollectionOptions, CollectionReport, Co
 from include.settings.traits import record_traits, recorded_traits
 from include.site.collecting import collect
 from include.site.site import Site, try_store
-from include.storage.roles import Role
+from include.storage.buckets import Role
 
 _NO_GATEWAY = {"gateway": "http://127.0.0.1:1", "key_id": "none", "secret": "none"}
 

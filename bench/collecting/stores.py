@@ -12,10 +12,9 @@ from pathlib import Path
 
 from bench.publishing.places import Place
 from bench.publishing.repositories import FQRN
-from include.storage.buckets import allow_roles, ensure_bucket
+from include.storage.buckets import Role, allow_roles, ensure_bucket
 from include.storage.kinds import FILE, kind_of
 from include.storage.open import Credentials
-from include.storage.roles import Role
 from lab.servers.radosgw import RadosgwServer
 from lab.servers.weed import WeedServer
 

@@ -11,7 +11,7 @@ from bench.publishing.repositories import FQRN
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets, connection_variable
 from include.site.site import Site
-from include.storage.roles import Role
+from include.storage.buckets import Role
 
 
 def bench_site(

@@ -24,7 +24,7 @@ from sqlalchemy.exc import OperationalError
 
 from bench.stageouting.load import LoadPlan, settings, sites, utc
 from include.errors import NightshiftError
-from include.fts.client.client import FtsClient
+from include.fts.client import FtsClient
 from include.fts.states import FailureReason
 from include.ledger.engine import open_ledger
 from include.settings.secrets import ConnectionSecrets

@@ -18,15 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from include.aliencache.errors import (
-    CACHE_READ_ONLY,
-    FULL,
-    IN_THE_WAY,
-    NOT_A_CACHE,
-    OUTSIDE_GROUP,
-    USE_UNKNOWN,
-    refused,
-)
+from include.aliencache import errors
 from include.aliencache.names import (
     BREADCRUMB,
     DIRTAB,
@@ -85,11 +77,11 @@ class AlienCache:
         try:
             names = [path.name for path in self.path.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
-            raise NOT_A_CACHE(self.path, "no such folder") from None
+            raise errors.NOT_A_CACHE(self.path, "no such folder") from None
         except OSError as fault:
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
         if not any(map(_is_mark, names)):
-            raise NOT_A_CACHE(self.path, "the folder has no mark of a cache (.cvmfscache or a breadcrumb)")
+            raise errors.NOT_A_CACHE(self.path, "the folder has no mark of a cache (.cvmfscache or a breadcrumb)")
 
     def initialise(self) -> bool:
         """Make a cache of an empty folder, or what is missing of one; False if nothing was missing.
@@ -100,9 +92,9 @@ class AlienCache:
             self.path.mkdir(parents=True, exist_ok=True)
             names = {path.name for path in self.path.iterdir()} - {_MOUNTED}
         except OSError as fault:
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
         if names and not any(_is_mark(name) for name in names):
-            raise IN_THE_WAY(self.path, "the folder is not empty, and has no mark of a cache")
+            raise errors.IN_THE_WAY(self.path, "the folder is not empty, and has no mark of a cache")
         self.require_member()
         if not names:
             self._give(self.path)
@@ -134,7 +126,7 @@ class AlienCache:
                     other.append(name)
             foreign = sorted(name for name in present if not is_ours_in_root(name))
         except OSError as fault:
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
         return CacheFaults(tuple(missing), tuple(other), tuple(foreign))
 
     def _make_folder(self, folder: Path) -> bool:
@@ -143,7 +135,7 @@ class AlienCache:
         except FileExistsError:
             return False
         except OSError as fault:
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
         self._give(folder)
         return True
 
@@ -166,12 +158,12 @@ class AlienCache:
         try:
             return grp.getgrnam(self._group).gr_gid
         except KeyError:
-            raise OUTSIDE_GROUP(self.path, f"this machine has no group {self._group!r}") from None
+            raise errors.OUTSIDE_GROUP(self.path, f"this machine has no group {self._group!r}") from None
 
     def require_member(self) -> None:
         """Raises CacheError for a process whose files the clients could not read."""
         if os.geteuid() != 0 and self.gid not in (os.getegid(), *os.getgroups()):
-            raise OUTSIDE_GROUP(self.path, f"uid {os.geteuid()} is not in the group {self.gid} of the cache")
+            raise errors.OUTSIDE_GROUP(self.path, f"uid {os.geteuid()} is not in the group {self.gid} of the cache")
 
     def is_readable(self, status: os.stat_result) -> bool:
         """Tell whether members of the group may read a file; what they may not read, they fetch again."""
@@ -189,7 +181,7 @@ class AlienCache:
         try:
             return os.statvfs(self.path)
         except OSError as fault:
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
 
     def now(self) -> float:
         """Unix s by the clock of the file system. Raises CacheError where nothing can be written."""
@@ -209,9 +201,9 @@ class AlienCache:
             written = probe.stat().st_mtime
             probe.unlink()
         except OSError as fault:
-            if fault.errno in FULL or fault.errno == errno.ENOENT:
+            if fault.errno in errors.FULL or fault.errno == errno.ENOENT:
                 return time.time() - monotonic  # a full cache is trimmed all the same
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
         return written - monotonic
 
     def use_known_by(self, setting: UseOfObjects) -> UseOfObjects:
@@ -221,11 +213,11 @@ class AlienCache:
         """
         flags = self._file_system().f_flag
         if flags & os.ST_RDONLY:
-            raise CACHE_READ_ONLY(self.path, "it is mounted read-only")
+            raise errors.CACHE_READ_ONLY(self.path, "it is mounted read-only")
         if setting in (UseOfObjects.RECORD, UseOfObjects.AGE):
             return setting
         if flags & os.ST_NOATIME:
-            raise USE_UNKNOWN(self.path, "it is mounted with noatime: the time of the last use is not known")
+            raise errors.USE_UNKNOWN(self.path, "it is mounted with noatime: the time of the last use is not known")
         if setting is UseOfObjects.AUTO:
             return UseOfObjects.RELATIME if flags & os.ST_RELATIME else UseOfObjects.ATIME
         return setting
@@ -276,7 +268,7 @@ class AlienCache:
         except FileNotFoundError:
             return None
         except OSError as fault:
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
 
     def remove(self, name: ObjectHash) -> None:
         """Take an object away; clients that have it open go on reading it. Raises CacheError."""
@@ -287,7 +279,7 @@ class AlienCache:
         try:
             (self.path / name).unlink(missing_ok=True)
         except OSError as fault:
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
 
     def condemn(self, name: ObjectHash) -> None:
         """Move an object into the folder for damaged ones, from which clients read nothing. Raises CacheError."""
@@ -297,7 +289,7 @@ class AlienCache:
         except FileNotFoundError:
             return  # another one took it away
         except OSError as fault:
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[tuple[_Temporary, Path]]:
@@ -311,7 +303,7 @@ class AlienCache:
                 file.close()
                 path.unlink(missing_ok=True)
         except OSError as fault:
-            raise refused(self.path, fault) from fault
+            raise errors.refused(self.path, fault) from fault
 
     def place(self, temporary: Path, name: ObjectHash, *, replaces: bool = False) -> None:
         """Give a file that is whole and on the disk the name of its object. Raises OSError.

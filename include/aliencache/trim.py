@@ -13,15 +13,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from include.aliencache.cache import STAGED, AlienCache, Space
 from include.aliencache.claims import Claims
+from include.aliencache.contents import PinnedObjects, catalogs_in
 from include.aliencache.errors import NO_MARKS, PRELOADED, refused
 from include.aliencache.names import SHARDS, TXN
-from include.aliencache.pins import PinnedObjects, catalogs_in
 from include.aliencache.scan import (
     LATEST,
     MINUTE_S,
@@ -34,6 +33,7 @@ from include.aliencache.scan import (
     temporary_in_txn,
     use_of,
 )
+from include.json_values import JsonValue
 from include.settings.caches import Marks, UseOfObjects
 
 TEMPORARY_S = 24 * 3600.0
@@ -57,7 +57,7 @@ class Need:
 
 
 @dataclass(slots=True)
-class TrimReport:
+class TrimReport(JsonValue):
     """Outcome of a trim, or of a dry run, for which `removed` is what would go.
 
     Attributes:
@@ -89,10 +89,6 @@ class TrimReport:
     reasons: dict[str, int] = field(default_factory=dict)
     ages: list[tuple[int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as a document."""
-        return asdict(self)
 
 
 def need_of(marks: Marks, space: Space, used: int) -> Need:

@@ -1,32 +1,35 @@
-"""Verify a cache: clients serve what they find in it, whatever it is. Four levels, each with those before it.
+"""Verify a cache, whose clients serve what they find in it, whatever it is; and repair its folders and rights.
 
-`size`: against the catalogs. `name`: objects without compression have the hash of their content as name. `sum`: against
-the SHA-256 that a warm noted. `fetch`: what could not be judged, and what differs, is fetched and compared. What a
-level cannot judge is counted as that, and condemned by none.
+A verification has four levels, each with those before it. `size`: against the catalogs. `name`: objects without
+compression have the hash of their content as name. `sum`: against the SHA-256 that a warm noted. `fetch`: what could
+not be judged, and what differs, is fetched and compared. What a level cannot judge is counted as that, and condemned by
+none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import stat
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
 
-from include.aliencache.cache import SUMS, AlienCache
+from include.aliencache.cache import OBJECT_MODE, SUMS, AlienCache
 from include.aliencache.contents import CacheContents, Wanted, take_contents
 from include.aliencache.errors import refused
-from include.aliencache.names import SHARDS, place_of
-from include.aliencache.scan import Shard, in_threads, scan_shard
+from include.aliencache.names import SHARDS, NameKind, kind_in_shard, place_of
+from include.aliencache.scan import Shard, in_threads, open_shard, scan_shard
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, META, PARTIAL, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import Compression, Compressor, Hasher, compress
 from include.cvmfs.revision.repository import Repository
+from include.json_values import JsonValue
 from include.settings.caches import UseOfObjects
 from include.storage.errors import StoreError
 from include.storage.store import Store
@@ -45,7 +48,7 @@ class Level(IntEnum):
 
 
 @dataclass(slots=True)
-class VerifyReport:
+class VerifyReport(JsonValue):
     """Outcome. `not_judged`: objects that the level could not judge; `damaged`: names, 1,000 of them at most."""
 
     cache: str
@@ -61,10 +64,6 @@ class VerifyReport:
     dry_run: bool = False
     damaged: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as a document."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +278,61 @@ def _noted_sums(cache: AlienCache) -> Iterator[tuple[bytes, bytes]]:
                 yield ObjectHash.parse(name).digest, bytes.fromhex(rest.partition(" ")[0])
             except (ValueError, CvmfsError):
                 continue
+
+
+@dataclass(slots=True)
+class Repaired:
+    """Folders that were missing; objects that were given to the group, and that had to be deleted."""
+
+    folders: int = 0
+    given: int = 0
+    deleted: int = 0
+
+
+def repair_cache(cache: AlienCache, *, dry_run: bool = False) -> Repaired:
+    """Make a cache whole for its group. An object that a client may not read is one that it fetches again.
+
+    Raises CacheError, also outside the group.
+    """
+    cache.require()
+    cache.require_member()
+    done = Repaired(folders=len(cache.layout().missing))
+    if not dry_run:
+        cache.complete()
+    for shard in SHARDS:
+        try:
+            descriptor = open_shard(cache, shard)
+        except FileNotFoundError:
+            continue
+        try:
+            _repair_shard(cache, descriptor, done, dry_run=dry_run)
+        except OSError as fault:
+            raise refused(cache.path, fault) from fault
+        finally:
+            os.close(descriptor)
+    return done
+
+
+def _repair_shard(cache: AlienCache, descriptor: int, done: Repaired, *, dry_run: bool) -> None:
+    for name in os.listdir(descriptor):
+        if kind_in_shard(name) is not NameKind.OBJECT:
+            continue
+        try:
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode) or cache.is_readable(status):
+                continue
+            given = os.geteuid() in (0, status.st_uid) if dry_run else _give(cache, descriptor, name)
+            done.given += given
+            done.deleted += not given
+            if not given and not dry_run:
+                os.unlink(name, dir_fd=descriptor)
+        except FileNotFoundError:
+            continue
+
+
+def _give(cache: AlienCache, descriptor: int, name: str) -> bool:
+    with contextlib.suppress(PermissionError):
+        os.chown(name, -1, cache.gid, dir_fd=descriptor, follow_symlinks=False)
+    with contextlib.suppress(PermissionError):
+        os.chmod(name, OBJECT_MODE, dir_fd=descriptor)
+    return cache.is_readable(os.stat(name, dir_fd=descriptor, follow_symlinks=False))

@@ -15,16 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from include.aliencache import contents
 from include.aliencache.cache import STAGED, SUMS, AlienCache
 from include.aliencache.claims import Claims
-from include.aliencache.contents import CacheContents, CatalogOfRevision, Wanted, catalog_name, take_contents
 from include.aliencache.errors import NOTHING_WANTED, ORIGIN_FAILED, REVISION_GONE, refused
 from include.aliencache.names import SHARDS, Breadcrumb, place_of
-from include.aliencache.pins import catalog_in
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectMissing
 from include.cvmfs.format import manifest as manifests, objects
 from include.cvmfs.format.catalog import Catalog, CatalogObject, NestedRef
@@ -34,6 +32,7 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import Compression
 from include.cvmfs.revision.repository import Repository
 from include.errors import NightshiftError
+from include.json_values import JsonValue
 from include.storage.errors import NotFound, StoreError
 from include.storage.store import Store
 
@@ -56,7 +55,7 @@ class WarmProgress:
 
 
 @dataclass(slots=True)
-class WarmReport:
+class WarmReport(JsonValue):
     """Outcome of a warm. `fetched`: objects that it brought; `present`: that were there, or came by another warm.
 
     Attributes:
@@ -80,16 +79,12 @@ class WarmReport:
     dry_run: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as a document."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class WarmOptions:
     """`tag`: the revision of this tag instead of the newest. `renew`: note in the file's time that it was wanted."""
 
-    choice: Wanted
+    choice: contents.Wanted
     tag: str | None = None
     workers: int = WORKERS
     renew: bool = False
@@ -144,7 +139,7 @@ class _Warm:
             tag = repository.tag(options.tag)
             self.root, revision, self.crumb = NestedRef("", tag.hash, tag.size), tag.revision, None
         self.report = WarmReport(str(cache), repository.fqrn, revision, str(self.root.hash), dry_run=options.dry_run)
-        self.contents = CacheContents()
+        self.contents = contents.CacheContents()
         self.lock = threading.Lock()
         self.sums: list[str] = []
         self.done_bytes = 0
@@ -173,7 +168,9 @@ class _Warm:
     # -- the plan
 
     def _plan(self, claims: Claims | None) -> None:
-        chosen = take_contents(self.contents, self.root, self.options.choice, lambda item: self._catalog(item, claims))
+        chosen = contents.take_contents(
+            self.contents, self.root, self.options.choice, lambda item: self._catalog(item, claims)
+        )
         if not chosen:
             raise NOTHING_WANTED(self.cache, f"{self.report.repository} has nothing of what is asked for")
         self.report.objects, self.report.bytes = self.contents.objects, self.contents.bytes
@@ -215,7 +212,7 @@ class _Warm:
         status = self.cache.status(reference.hash)
         if status is None or not reference.size or status.st_size != reference.size:
             return None
-        catalog = catalog_in(self.cache, reference.hash)
+        catalog = contents.catalog_in(self.cache, reference.hash)
         try:
             return None if catalog is None else _of_place(catalog, reference)
         except CatalogError:
@@ -228,7 +225,7 @@ class _Warm:
                 return CatalogCache(store, budget=0).database(reference.hash)
             except _FAULTS as fault:
                 faults.append((store, fault))
-        raise self._origin_failed(catalog_name(reference), faults)
+        raise self._origin_failed(contents.catalog_name(reference), faults)
 
     # -- objects
 
@@ -373,7 +370,7 @@ class _Warm:
         finally:
             claims.release(claim)
 
-    def _place_catalog(self, item: CatalogOfRevision) -> None:
+    def _place_catalog(self, item: contents.CatalogOfRevision) -> None:
         reference = item.reference
         status = self.cache.status(reference.hash)
         if status is not None and self._cached(reference) is not None and self.cache.is_readable(status):

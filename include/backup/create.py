@@ -20,19 +20,8 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from include.backup.archive import (
-    NAME,
-    BackupManifest,
-    BackupPart,
-    PartSum,
-    new_name,
-    opened,
-    packed,
-    read_manifest,
-    write_archive,
-)
+from include.backup import archive
 from include.backup.errors import BACKUP_DAMAGED, BACKUP_NO_ROOM, KEYS_LOCKED, BackupError, of_files
-from include.backup.seal import PASSPHRASE, RECIPIENT, SealTo, fault_of, key_files, seal
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.keys import KeyFile
@@ -68,14 +57,14 @@ def local_folder(store: Store) -> Path | None:
     return Path(unquote(urlsplit(store.url).path)) if store.is_local else None
 
 
-def seal_to(settings: SiteSettings, secrets_: Secrets) -> SealTo | None:
+def seal_to(settings: SiteSettings, secrets_: Secrets) -> archive.SealTo | None:
     """Return whom the configuration encrypts keys to; None: to no one. Raises MissingConnection, BadConnection."""
     backup = settings.backup
     if backup.connection is not None:
-        return SealTo(passphrase=secrets_.get(backup.connection).password or "")
+        return archive.SealTo(passphrase=secrets_.get(backup.connection).password or "")
     if backup.recipient is not None:
         try:
-            return SealTo(public_key=backup.recipient.read_bytes())
+            return archive.SealTo(public_key=backup.recipient.read_bytes())
         except OSError as error:
             raise KEYS_LOCKED("(new)", f"the recipient's key {backup.recipient}: {error.strerror}") from None
     return None
@@ -86,26 +75,26 @@ def create(
     store: Store,
     *,
     now: datetime,
-    to: SealTo | None,
+    to: archive.SealTo | None,
     master: bool = False,
     settings_file: Path | None = None,
-) -> BackupManifest:
+) -> archive.BackupManifest:
     """Make a backup, check it, and put it into a store. Services may be at work meanwhile.
 
     `to`: whom keys are encrypted to; None: they are left out. `master`: with the master keys. `settings_file`: the
     configuration's file. Returns the manifest. Raises BackupError, LedgerError, StoreError.
     """
-    if to is not None and (fault := fault_of(to)) is not None:
+    if to is not None and (fault := archive.fault_of(to)) is not None:
         raise KEYS_LOCKED("(new)", fault)
     with of_files("(new)", site.settings.paths.var), _work_folder(site) as work:
         parts = _Parts(site, work)
         if settings_file is not None:
-            parts.add(BackupPart.SETTINGS, settings_file.read_bytes())
-        files = key_files(site.settings.gateway.keys, master=master) if to is not None else {}
+            parts.add(archive.BackupPart.SETTINGS, settings_file.read_bytes())
+        files = archive.key_files(site.settings.gateway.keys, master=master) if to is not None else {}
         if to is None:
             parts.notes.append("keys were left out: neither `backup.connection` nor `backup.recipient` is set")
         elif files:
-            parts.add(BackupPart.KEYS, seal(files, to))
+            parts.add(archive.BackupPart.KEYS, archive.seal(files, to))
         else:
             parts.notes.append(f"there are no keys in {site.settings.gateway.keys}")
         parts.notes += [
@@ -116,17 +105,17 @@ def create(
         ]
         parts.add_gateway()
         parts.add_ledger()
-        manifest = BackupManifest(
-            name=new_name(now, secrets.token_hex(4)), created=now,
+        manifest = archive.BackupManifest(
+            name=archive.new_name(now, secrets.token_hex(4)), created=now,
             nightshift=importlib.metadata.version("nightshift"), ledger=version(site.ledger) or "",
             repositories={fqrn: _revision(site, fqrn) for fqrn in sorted(site.settings.repositories)},
             sites=sorted(site.settings.sites), parts=parts.sums, keys=sorted(files),
-            sealed_to=None if not files or to is None else PASSPHRASE if to.passphrase is not None else RECIPIENT,
+            sealed_to=None if not files or to is None else to.kind,
             notes=parts.notes,
         )  # fmt: skip
         file = work / manifest.name
-        write_archive(file, manifest, parts.files)
-        with opened(file) as written:
+        archive.write_archive(file, manifest, parts.files)
+        with archive.opened(file) as written:
             written.check()
         _upload(store, file)
     return manifest
@@ -134,7 +123,7 @@ def create(
 
 def names_in(store: Store) -> Sequence[str]:
     """Return the names of the backups in a store, the newest first: each begins with its time. Raises StoreError."""
-    return sorted((meta.key for meta in store.list() if NAME.fullmatch(meta.key)), reverse=True)
+    return sorted((meta.key for meta in store.list() if archive.NAME.fullmatch(meta.key)), reverse=True)
 
 
 def prune(site: Site, store: Store, *, keep: int) -> Sequence[str]:
@@ -145,7 +134,7 @@ def prune(site: Site, store: Store, *, keep: int) -> Sequence[str]:
     ours = []
     for name in names_in(store):
         try:
-            manifest = read_manifest(store, name)
+            manifest = archive.read_manifest(store, name)
         except BackupError as error:
             log.warning("not counted and not deleted: %s", error)
             continue
@@ -156,7 +145,7 @@ def prune(site: Site, store: Store, *, keep: int) -> Sequence[str]:
     return gone
 
 
-def _same_site(manifest: BackupManifest, site: Site) -> bool:
+def _same_site(manifest: archive.BackupManifest, site: Site) -> bool:
     """Tell it more strictly than for a restore: two sites may send to one storage, and keep backups in one place."""
     own = {*site.settings.repositories} or {*site.settings.sites}
     other = {*manifest.repositories} or {*manifest.sites}
@@ -166,7 +155,7 @@ def _same_site(manifest: BackupManifest, site: Site) -> bool:
 @contextmanager
 def fetched(store: Store, name: str, folder: Path) -> Iterator[Path]:
     """Copy a backup from a store to a file of this machine. Raises BackupError, StoreError."""
-    read_manifest(store, name)
+    archive.read_manifest(store, name)
     meta = store.head(name)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     room = shutil.disk_usage(folder).free
@@ -186,14 +175,14 @@ class _Parts:
 
     site: Site
     work: Path
-    files: dict[BackupPart, Path] = field(default_factory=dict)
-    sums: dict[BackupPart, PartSum] = field(default_factory=dict)
+    files: dict[archive.BackupPart, Path] = field(default_factory=dict)
+    sums: dict[archive.BackupPart, archive.PartSum] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, part: BackupPart, content: bytes) -> None:
+    def add(self, part: archive.BackupPart, content: bytes) -> None:
         """Add a small part as it is."""
         self.files[part] = self.work / part.value
-        self.sums[part] = packed(io.BytesIO(content), self.files[part], compressed=False)
+        self.sums[part] = archive.packed(io.BytesIO(content), self.files[part], compressed=False)
 
     def add_gateway(self) -> None:
         """Add the gateway's state, where it is on this machine."""
@@ -207,20 +196,20 @@ class _Parts:
                 target.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.Error as error:
             raise BackupError("(new)", f"the gateway's state {state} cannot be copied: {error}") from None
-        self._compress(BackupPart.GATEWAY, copy)
+        self._compress(archive.BackupPart.GATEWAY, copy)
 
     def add_ledger(self) -> None:
         """Add a copy of the ledger."""
         ledger = self.site.ledger
-        part = BackupPart.LEDGER if ledger.dialect.name == "sqlite" else BackupPart.LEDGER_DUMP
+        part = archive.BackupPart.LEDGER if ledger.dialect.name == "sqlite" else archive.BackupPart.LEDGER_DUMP
         copy = self.work / part.value.removesuffix(".zst")
         copy_ledger(ledger, copy)
         self._compress(part, copy)
 
-    def _compress(self, part: BackupPart, copy: Path) -> None:
+    def _compress(self, part: archive.BackupPart, copy: Path) -> None:
         self.files[part] = self.work / part.value
         with copy.open("rb") as source:
-            self.sums[part] = packed(source, self.files[part])
+            self.sums[part] = archive.packed(source, self.files[part])
         copy.unlink()
 
 

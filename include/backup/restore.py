@@ -19,9 +19,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from include.backup.archive import BackupManifest, BackupPart, OpenedBackup
+from include.backup.archive import BackupManifest, BackupPart, OpenedBackup, Opener, unseal
 from include.backup.errors import BACKUP_NO_ROOM, BACKUP_OF_ANOTHER, KEYS_LOCKED, RESTORE_IN_USE, BackupError, of_files
-from include.backup.seal import Opener, unseal
 from include.cvmfs.format.keys import KeyFile, locked_keys, save_key_file
 from include.gateway.service.leases.lease_rows import SCHEMA_VERSION, begin_again
 from include.ledger.acts import LedgerRestore, record_restore, restores_of
@@ -37,9 +36,6 @@ LOADING = "nightshift_restoring"
 """Table of a server's database while a dump is loaded into it."""
 
 
-def _pass(_: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
     """Options of a restore.
@@ -53,7 +49,7 @@ class RestoreOptions:
 
     by: str
     opener: Opener | None = None
-    on_step: OnStep = _pass
+    on_step: OnStep = lambda _: None
     replaces_keys: bool = False
 
 

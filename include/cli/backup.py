@@ -15,8 +15,7 @@ import typer
 from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
 
 if TYPE_CHECKING:
-    from include.backup.archive import OpenedBackup
-    from include.backup.seal import Opener, SealTo
+    from include.backup.archive import OpenedBackup, Opener, SealTo
     from include.settings.model import SiteSettings
     from include.settings.secrets import EnvSecrets
 
@@ -56,7 +55,7 @@ def create(
     deleted as `backup.keep` says, unless a folder is given.
     """
     from include.backup import create as making
-    from include.backup.seal import SealTo
+    from include.backup.archive import SealTo
     from include.settings.load import settings_path
 
     with refusing():
@@ -284,7 +283,7 @@ def _configured() -> tuple[SiteSettings, EnvSecrets]:
 
 
 def _opener(settings: SiteSettings | None, passphrase_file: Path | None, private_key: Path | None) -> Opener:
-    from include.backup.seal import Opener
+    from include.backup.archive import Opener
     from include.settings.errors import MissingConnection
     from include.settings.secrets import EnvSecrets
 

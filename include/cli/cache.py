@@ -195,7 +195,7 @@ def verify(
 def repair(name: Name, dry_run: DryRun = False) -> None:
     """Make missing folders, and give the group what it cannot read; what cannot be given is deleted."""
     with refusing():
-        from include.aliencache.repair import repair_cache
+        from include.aliencache.verify import repair_cache
         from include.site.caching import cache_of
 
         done = repair_cache(cache_of(open_site().settings.cache(name)), dry_run=dry_run)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.gateway.service import log
 from include.http_bounds import is_loopback
 from include.settings.errors import MissingConnection
 from include.settings.load import load
@@ -36,8 +35,9 @@ def serve(
     SIGHUP reads keys and repositories again; what cannot be served is refused, and the old ones stay.
     """
     from include.gateway.service.http.server import serve as serve_gateway
+    from include.gateway.service.telemetry import log_to
 
-    log.log_to()
+    log_to()
     serve_gateway(partial(_served, port))
 
 

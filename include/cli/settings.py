@@ -21,9 +21,9 @@ from include.settings.load import load, settings_path
 from include.settings.model import SiteSettings, StoreSettings
 from include.settings.scheduling import pools as pools_of, to_import
 from include.settings.secrets import EnvSecrets, Secrets
+from include.storage.buckets import GRANTS, PolicyServer, Role, bucket_policy, user_policy
 from include.storage.errors import StoreError
 from include.storage.kinds import S3, kind_of
-from include.storage.roles import GRANTS, PolicyServer, Role, bucket_policy, user_policy
 
 HINTS = {
     PolicyServer.AWS: "make the users in IAM, without policies of their own",

@@ -18,8 +18,8 @@ from itertools import islice
 from include.errors import NightshiftError
 from include.federation.records import conclude_round, health_of
 from include.federation.states import DAY, READING, EvidenceSource, HealthRound, SiteHealth, SiteObservation, SiteState
-from include.fts.client.client import BanOf
-from include.fts.client.open import connected_client
+from include.fts.client import BanOf
+from include.fts.open import connected_client
 from include.fts.states import FailureReason
 from include.notify import DeliveryOutcome, Message, Notifier, NotifyEvent
 from include.settings.sites import ChecksumMode, RemoteSite, SiteProbe

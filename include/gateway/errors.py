@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from include.errors import Concern, ErrorRow, NightshiftError
 
 if TYPE_CHECKING:
-    from include.gateway.client.values import LeaseInfo
+    from include.gateway.client.leases import LeaseInfo
 
 TOKEN_PATTERN = re.compile(r"[A-Z2-7]{52}(?:====|%3[Dd]%3[Dd]%3[Dd]%3[Dd])?")
 

@@ -18,7 +18,7 @@ from include.monitoring.findings import Finding, PreflightReport, Severity
 from include.monitoring.summary import SHOWN, ArtifactOutcome, Line, Summary
 from include.nightlies.rules.passes import cutoff, first_run_id, resolve_build_date, tick_of
 from include.notify import Message, Notifier, NotifyEvent
-from include.publishers.server import errors as node
+from include.publishers import errors as publishers
 from include.settings import errors as settings
 from include.settings.model import Slot
 from include.site.site import Site
@@ -28,7 +28,7 @@ from include.storage import errors as storage
 REJECTED = "artifact-rejected"
 """Used as the code of an artifact that its own index made unusable."""
 
-SUBJECTS = (aliencache, cvmfs, fts, gateway, ledger, node, settings, stageout, storage)
+SUBJECTS = (aliencache, cvmfs, fts, gateway, ledger, publishers, settings, stageout, storage)
 """Modules of errors that concern a part of the site."""
 
 _CURES: Mapping[Concern, str] = {

@@ -18,9 +18,9 @@ from include.cvmfs.errors import CvmfsError, LibraryMissing, WhitelistExpired
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.objects import Compressor
 from include.cvmfs.revision.repository import Repository
-from include.fts.client.open import connected_credential, open_client, server_url
+from include.fts.open import connected_credential, open_client, server_url
 from include.gateway.client.client import GatewayClient, open_gateway
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.errors import AccessRefused, PathBusy, RepositoryDisabled
 from include.gateway.protocol import API, TaskName
 from include.ledger.engine import shown

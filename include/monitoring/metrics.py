@@ -215,7 +215,7 @@ def of_replicas(connection: Connection, now: datetime) -> Iterator[Metric]:
     trusted = _gauge("replica_trusted", "Whether readers of the replica get a revision of the repository", *labels)
     looked = _gauge("replica_look_age_seconds", "Seconds since the replica was checked", *labels)
     for row in connection.execute(select(replicas)).mappings():
-        look = ReplicaLook.from_row(row)
+        look = ReplicaLook.from_json(row)
         names = [look.repository, look.replica]
         lag.add_metric(names, 0.0 if look.behind_since is None else (now - look.behind_since).total_seconds())
         trusted.add_metric(names, float(look.state.trusted))

@@ -14,10 +14,9 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from include.backup.archive import BackupPart, read_manifest, read_small_part
+from include.backup.archive import PASSPHRASE, BackupPart, Opener, read_manifest, read_small_part, unseal
 from include.backup.create import names_in
 from include.backup.errors import BackupError
-from include.backup.seal import PASSPHRASE, Opener, unseal
 from include.ledger.acts import restores_of
 from include.ledger.engine import shown, shown_address
 from include.ledger.errors import LedgerError
@@ -27,12 +26,12 @@ from include.settings.model import SiteSettings, StoreSettings
 from include.settings.secrets import ledger_address
 from include.settings.traits import record_traits, recorded_traits
 from include.site.site import Site, connection_of, credentials_of, options_of, plain_store, try_store
+from include.storage.buckets import Role
 from include.storage.errors import StoreError
 from include.storage.file import abandoned, described
 from include.storage.kinds import FILE, HTTP, Traits, kind_of
 from include.storage.open import open_store
 from include.storage.probe import may_delete
-from include.storage.roles import Role
 from include.storage.store import Store
 
 LOW_SHARE, LEAST_BYTES = 0.10, 2 << 30

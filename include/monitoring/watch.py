@@ -15,7 +15,7 @@ from pathlib import Path
 
 from include.cvmfs.errors import CvmfsError, WhitelistExpired
 from include.errors import code_of
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.errors import GatewayError
 from include.gateway.protocol import TaskName
 from include.ledger.errors import LedgerError

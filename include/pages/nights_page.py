@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from include.cvmfs.revision.diff import diff
+from include.cvmfs.revision.revision import diff
 from include.monitoring.render import read_summary, rows_of
 from include.monitoring.summary import ArtifactOutcome, NightState, NightVerdict, Summary
 from include.nightlies.records import builds, progress, quality

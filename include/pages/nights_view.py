@@ -10,7 +10,7 @@ from enum import Enum
 from statistics import median
 from typing import Any
 
-from include.cvmfs.revision.diff import Difference, DifferingEntry
+from include.cvmfs.revision.revision import Difference, DifferingEntry
 from include.cvmfs.sources.source import printable
 from include.monitoring.summary import ArtifactOutcome, Line, Summary
 from include.nightlies.records.progress import NotedProgress

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.protocol import TaskName
 from include.monitoring.audit import KINDS, PAGE, AuditChoice, AuditEntry, AuditKey, audit
 from include.pages.asked import Asked, BadPageQuery, PageForOperators

@@ -18,7 +18,6 @@ from include.nightlies.rules.publication import State
 from include.pages.charts import bars, figure, line
 from include.pages.repositories_view import PublishedSum
 from include.publishers import errors as publisher_errors
-from include.publishers.server import errors as node_errors
 from include.settings import errors as settings_errors
 from include.storage import errors as storage_errors
 
@@ -108,7 +107,7 @@ _CURES: Mapping[Concern, str] = {
 }
 """Cure of errors that have no hint of their own, by the part that they concern."""
 _KINDS = kinds_in(
-    errors, cvmfs_errors, gateway_errors, publisher_errors, node_errors, settings_errors, storage_errors, ledger_errors
+    errors, cvmfs_errors, gateway_errors, publisher_errors, settings_errors, storage_errors, ledger_errors
 )
 
 

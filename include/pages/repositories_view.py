@@ -10,7 +10,7 @@ from typing import Any
 
 from include.pages.charts import bars, figure, line
 from include.pages.registry import provenance, run_of, task_of
-from include.provenance.document import ChangeKind
+from include.provenance.records import ChangeKind
 from include.replicas.states import ReplicaLook, ReplicaState
 
 

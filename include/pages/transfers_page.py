@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from include.errors import NightshiftError
-from include.fts.client.open import server_url
+from include.fts.open import server_url
 from include.pages import transfers_rows as rows, transfers_view as view
 from include.pages.asked import Asked, BadPageQuery
 from include.pages.registry import PREFIX, STAGEOUT_API, transfer

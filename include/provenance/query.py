@@ -9,8 +9,7 @@ from typing import Any
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.paths import MOST_LINKS, ancestors, link_target
 from include.cvmfs.revision.repository import Repository
-from include.provenance.document import ChangeKind, ProvenanceRecord
-from include.provenance.records import CheckedRecord, check, nearest, unknown_documents
+from include.provenance.records import ChangeKind, CheckedRecord, ProvenanceRecord, check, nearest, unknown_documents
 from include.site.site import Site
 from include.storage.errors import StoreError
 

@@ -11,8 +11,7 @@ from datetime import datetime
 from include.cvmfs.errors import CvmfsError
 from include.ledger.acts import Act, ActKind, named, note_act
 from include.ledger.errors import LedgerError
-from include.provenance.document import ChangeKind, ProvenanceRecord
-from include.provenance.records import begun, newest, note
+from include.provenance.records import ChangeKind, ProvenanceRecord, begun, newest, note
 from include.publishers.base import Published
 from include.site.changes import TreePublication
 from include.site.site import Site

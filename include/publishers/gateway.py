@@ -24,17 +24,9 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.paths import ancestors, is_below, parent_of
 from include.cvmfs.format.schema import Counts
 from include.cvmfs.revision.revision import Revision
+from include.gateway import errors
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.values import Lease
-from include.gateway.errors import (
-    REFLOG_MISSING,
-    CollectionMoved,
-    CommitFailed,
-    CommitUnclear,
-    GatewayError,
-    LeaseLost,
-    TagRefused,
-)
+from include.gateway.client.leases import Lease
 from include.publishers.capabilities import Loss, Operation, PublishRoute, require
 from include.publishers.errors import NotSupported, WorkReverted
 from include.storage.store import Store
@@ -212,7 +204,7 @@ def _compared(entry: Dirent) -> tuple[object, ...]:
 
 log = logging.getLogger(__name__)
 
-_LASTING = frozenset({TagRefused.code, REFLOG_MISSING.code})
+_LASTING = frozenset({errors.TagRefused.code, errors.REFLOG_MISSING.code})
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +254,12 @@ class RepositoryGateway(ABC):
         """
 
 
-def a_new_lease_may_help(error: GatewayError) -> bool:
+def a_new_lease_may_help(error: errors.GatewayError) -> bool:
     """Tell whether to drop the lease, to look, and to derive the change again: it may be published, or be taken
     then."""
-    return isinstance(error, LeaseLost | CommitUnclear | CommitFailed) and error.code not in _LASTING
+    return (
+        isinstance(error, errors.LeaseLost | errors.CommitUnclear | errors.CommitFailed) and error.code not in _LASTING
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +271,7 @@ class NightshiftGateway(RepositoryGateway):
     def commit(self, lease: Lease, base: Manifest, new: ObjectHash, tag: NewTag | None, seen: Look) -> int:
         try:
             return self.client.commit(lease, base.root, new, tag=tag, generation=seen.token)
-        except CommitUnclear:
+        except errors.CommitUnclear:
             after = self.repository.read_manifest()
             if self._holds(after, base.root, new, lease.path):
                 return after.revision
@@ -314,7 +308,7 @@ class StockGateway(RepositoryGateway):
         self._require_still_possible(lease, base, tag, seen)
         try:
             revision = self.client.commit(lease, base.root, new, tag=tag)
-        except GatewayError as error:
+        except errors.GatewayError as error:
             after = self.repository.read_manifest()
             if after.root == base.root or not self._arrived(after, wanted, lease.path, tag):
                 raise
@@ -342,16 +336,16 @@ class StockGateway(RepositoryGateway):
         """Refuse what our own service would refuse in the commit itself. Raises TagRefused, CollectionMoved."""
         fqrn = self.repository.fqrn
         if tag is not None and self._has_tag(base, tag):
-            raise TagRefused(
-                f"commit on {lease.full_path}: the tag {tag.name!r} is there already; {TagRefused.hint}",
+            raise errors.TagRefused(
+                f"commit on {lease.full_path}: the tag {tag.name!r} is there already; {errors.TagRefused.hint}",
                 repository=fqrn, path=lease.path, key_id=lease.key_id,
             )  # fmt: skip
         try:
             # it would not look: this is as close to the switch as we come
             require_unmoved(self.repository.store, seen.token, fqrn=fqrn)
         except GenerationMoved as moved:
-            raise CollectionMoved(
-                f"commit on {lease.full_path}: {moved}; {CollectionMoved.hint}", repository=fqrn, path=lease.path
+            raise errors.CollectionMoved(
+                f"commit on {lease.full_path}: {moved}; {errors.CollectionMoved.hint}", repository=fqrn, path=lease.path
             ) from None
 
     def _has_tag(self, manifest: Manifest, tag: NewTag) -> bool:

@@ -18,21 +18,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Concatenate, ParamSpec, TypeVar
 
+from include.cvmfs import errors
 from include.cvmfs.commit.commit import NewTag, load_history
 from include.cvmfs.commit.edit import Edit, NewRoot
 from include.cvmfs.commit.metadata_objects import store_all
 from include.cvmfs.coordination.generation import Look, look
-from include.cvmfs.errors import (
-    LAYOUT_CHANGED,
-    BaseChanged,
-    CatalogError,
-    FormatError,
-    NotReserved,
-    ObjectDamaged,
-    ObjectMissing,
-    ObjectsLost,
-    RepositoryError,
-)
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
@@ -41,22 +31,13 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.paths import common_top, is_below
 from include.cvmfs.ingest.changeset import Changeset
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.values import Lease
+from include.gateway.client.leases import Lease
 from include.gateway.errors import CollectionMoved, GatewayError
+from include.publishers import required_objects
 from include.publishers.base import PhaseTimes, Published, Released, Reserved
 from include.publishers.capabilities import Operation, require
 from include.publishers.errors import NotSupported
 from include.publishers.gateway import RepositoryGateway, WriterSide, a_new_lease_may_help
-from include.publishers.required_objects import (
-    ChangesetCheck,
-    is_derived_from,
-    is_free,
-    is_tree,
-    missing_directories,
-    occupied,
-    require_spared,
-    unused,
-)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -162,15 +143,15 @@ class NativePublisher:
         on_create: Callable[[Sequence[str]], None] | None,
     ) -> Reserved:
         manifest = self._read_manifest()
-        missing = missing_directories(self._view(manifest.root), destinations)
+        missing = required_objects.missing_directories(self._view(manifest.root), destinations)
         if not missing:
             return Reserved(manifest.revision, ())
         started = time.monotonic()
         with self._client.lease(self.fqrn, common_top(missing), hostname=holder) as lease:
             base = self._base()
-            created = missing_directories(self._view(base.manifest.root), destinations)
+            created = required_objects.missing_directories(self._view(base.manifest.root), destinations)
             if created and not all(is_below(path, lease.path) for path in created):
-                raise BaseChanged(lease.path, "directories above it went away meanwhile; reserve again")
+                raise errors.BaseChanged(lease.path, "directories above it went away meanwhile; reserve again")
             if created and on_create:
                 on_create(created)
             entry = _DIRECTORY.changed(mtime=int(now.timestamp()))
@@ -201,7 +182,7 @@ class NativePublisher:
         if changeset.root_entry.mtime_ns is not None:
             require(self.gateway().way, Operation.TREE_MTIME_NS, fqrn=self.fqrn, path=changeset.destination)
         path, clock = changeset.destination, PhaseTimes()
-        clearance = ChangesetCheck(self._store, self._repository.catalogs, changeset)
+        clearance = required_objects.ChangesetCheck(self._store, self._repository.catalogs, changeset)
         with clock.phase("changeset"):
             catalog = self._stored(changeset)
             root_entry, totals = catalog.root_entry, catalog.statistics.total
@@ -216,13 +197,15 @@ class NativePublisher:
             with clock.phase("base"):
                 base = self._base()
                 edit, there = base.edit, base.edit.nested_at(path)
-            if is_tree(there, changeset.root) and (tag is None or self._tagged(base.manifest, tag, changeset)):
+            if required_objects.is_tree(there, changeset.root) and (
+                tag is None or self._tagged(base.manifest, tag, changeset)
+            ):
                 self._client.drop(lease)
                 return _published(path, base.manifest, base.manifest, time.monotonic() - held, clock, there)
             if (fault := clearance.fault(base.seen, now)) is not None:
                 raise fault
             if catalog.layout is not edit.root.layout:
-                raise LAYOUT_CHANGED(
+                raise errors.LAYOUT_CHANGED(
                     path,
                     f"its catalogs have {catalog.layout.value}, those of the repository have {edit.root.layout.value}",
                 )
@@ -278,7 +261,7 @@ class NativePublisher:
                 if manifest.root != rehearsed.root or seen.moment != began:
                     manifest, new = self._rehearsed(apply, now)
                 if new is not None:
-                    require_spared(self._store, seen, lease.path, _objects(new), fqrn=self.fqrn)
+                    required_objects.require_spared(self._store, seen, lease.path, _objects(new), fqrn=self.fqrn)
             with clock.phase("commit"):
                 self.gateway().commit(lease, manifest, new.hash if new else manifest.root, tag, seen)
             held_s = time.monotonic() - held
@@ -300,12 +283,12 @@ class NativePublisher:
         self, paths: Collection[str], floor: str | None, holder: str, now: datetime, created: Collection[str]
     ) -> Released:
         manifest = self._read_manifest()
-        empty = unused(self._view(manifest.root), paths, floor, created)
+        empty = required_objects.unused(self._view(manifest.root), paths, floor, created)
         if not empty:
             return Released(manifest.revision, ())
         with self._client.lease(self.fqrn, common_top(empty), hostname=holder) as lease:
             base = self._base()
-            found = unused(self._view(base.manifest.root), paths, floor, created)
+            found = required_objects.unused(self._view(base.manifest.root), paths, floor, created)
             empty = tuple(path for path in found if is_below(path, lease.path))
             for path in empty:
                 base.edit.remove(path)
@@ -339,11 +322,11 @@ class NativePublisher:
     def _confirmed(self, changeset: Changeset, revision: int) -> Manifest:
         """The current manifest; if the tree was replaced meanwhile, a manifest of our revision."""
         path, after = changeset.destination, self._read_manifest()
-        if is_tree(self._view(after.root).nested_at(path), changeset.root):
+        if required_objects.is_tree(self._view(after.root).nested_at(path), changeset.root):
             return after
         view = self._repository.view_at(after, revision)
-        if not is_tree(view.nested_at(path), changeset.root):
-            raise BaseChanged(path, f"the gateway reported success, but revision {revision} does not hold it")
+        if not required_objects.is_tree(view.nested_at(path), changeset.root):
+            raise errors.BaseChanged(path, f"the gateway reported success, but revision {revision} does not hold it")
         return replace(after, root=view.root_hash, revision=revision)
 
     def _stored(self, changeset: Changeset) -> Catalog:
@@ -353,37 +336,43 @@ class NativePublisher:
         """
         path, root = changeset.destination, changeset.root.with_suffix(CATALOG)
         if changeset.repository != self.fqrn:
-            raise RepositoryError(self.fqrn, f"the changeset for {path} was prepared for {changeset.repository!r}")
+            raise errors.RepositoryError(
+                self.fqrn, f"the changeset for {path} was prepared for {changeset.repository!r}"
+            )
         if not changeset.stored:
-            raise ObjectMissing(root.key, f"the changeset for {path} is of a dry run; prepare the tree for good")
+            raise errors.ObjectMissing(root.key, f"the changeset for {path} is of a dry run; prepare the tree for good")
         try:
             database = CatalogCache(self._store, budget=0).database(root)
-        except ObjectMissing:
-            raise ObjectsLost(path, f"its root catalog {root.key} is not in the store", (root.key,)) from None
-        except FormatError as fault:
-            raise ObjectDamaged(root.key, f"the catalog prepared for {path} is unreadable ({fault})") from fault
+        except errors.ObjectMissing:
+            raise errors.ObjectsLost(path, f"its root catalog {root.key} is not in the store", (root.key,)) from None
+        except errors.FormatError as fault:
+            raise errors.ObjectDamaged(root.key, f"the catalog prepared for {path} is unreadable ({fault})") from fault
         catalog = Catalog.load(database)
         if catalog.path != path:
-            raise CatalogError(path, f"the changeset names a catalog that was made for {catalog.path or '/'}")
+            raise errors.CatalogError(path, f"the changeset names a catalog that was made for {catalog.path or '/'}")
         if (catalog.statistics, len(database)) != (changeset.statistics, changeset.root_size):
-            raise CatalogError(path, "the prepared catalog is not as its changeset describes it; prepare it again")
+            raise errors.CatalogError(
+                path, "the prepared catalog is not as its changeset describes it; prepare it again"
+            )
         return catalog
 
     def _tagged(self, manifest: Manifest, tag: NewTag, changeset: Changeset) -> bool:
         """Tell whether the tag names a revision that holds the changeset: an earlier try came as far as that."""
         found = load_history(self._store, manifest).tag(tag.name)
-        return found is not None and is_tree(self._view(found.hash).nested_at(changeset.destination), changeset.root)
+        return found is not None and required_objects.is_tree(
+            self._view(found.hash).nested_at(changeset.destination), changeset.root
+        )
 
     def _require_base(self, edit: Edit, there: NestedRef | None, changeset: Changeset, *, replace: bool) -> None:
         path = changeset.destination
         if there is None:
-            raise NotReserved(path)
-        if is_free(edit, path, changeset.root):
+            raise errors.NotReserved(path)
+        if required_objects.is_free(edit, path, changeset.root):
             return
         if not replace:
-            raise occupied(path)
-        if not is_derived_from(self._repository.catalogs, changeset, there):
-            raise BaseChanged(path, "another publication put something there since this change was prepared")
+            raise required_objects.occupied(path)
+        if not required_objects.is_derived_from(self._repository.catalogs, changeset, there):
+            raise errors.BaseChanged(path, "another publication put something there since this change was prepared")
 
     def _commit(
         self, lease: Lease, base: _Base, now: datetime, tag: NewTag | None = None, clock: PhaseTimes | None = None
@@ -392,7 +381,7 @@ class NativePublisher:
         with clock.phase("upload"):
             base.edit.require_room(**self._most)
             new = base.edit.finish(int(now.timestamp()))
-            require_spared(self._store, base.seen, lease.path, _objects(new), fqrn=self.fqrn)
+            required_objects.require_spared(self._store, base.seen, lease.path, _objects(new), fqrn=self.fqrn)
             store_all(self._store, _objects(new))
         with clock.phase("commit"):
             return self.gateway().commit(lease, base.manifest, new.hash, tag, base.seen)

@@ -6,18 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
+from include.cvmfs import errors
 from include.cvmfs.coordination.condemned import condemned_among, condemned_shards
 from include.cvmfs.coordination.generation import CHANGESET_LIFE, CLOCK_SKEW, SHARDS, Look
-from include.cvmfs.errors import (
-    CHANGESET_EXPIRED,
-    OBJECTS_COLLECTED,
-    BaseChanged,
-    CollectionRunning,
-    CommitError,
-    DestinationError,
-    ObjectMissing,
-    ObjectsLost,
-)
 from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, DigestSet, ObjectHash, hash_of_key, identity
@@ -46,11 +37,11 @@ def missing_directories(view: Revision, destinations: Sequence[str]) -> list[str
             if entry is None:
                 missing[path] = None
             elif not entry.is_directory:
-                raise DestinationError(
+                raise errors.DestinationError(
                     destination, f"{path} is a {entry.kind}; remove it or choose another destination"
                 )
             elif path == destination and not entry.mountpoint:
-                raise DestinationError(path, "a directory that is no nested catalog is there; remove it first")
+                raise errors.DestinationError(path, "a directory that is no nested catalog is there; remove it first")
     return list(missing)
 
 
@@ -75,13 +66,15 @@ def is_derived_from(catalogs: CatalogCache, changeset: Changeset, there: NestedR
     path, base = changeset.destination, changeset.base_root
     try:
         return base is not None and is_tree(Revision(catalogs, base, sizes=True).nested_at(path), there.hash)
-    except ObjectMissing:
-        raise BaseChanged(path, f"revision {base} that this was derived from was collected; derive again") from None
+    except errors.ObjectMissing:
+        raise errors.BaseChanged(
+            path, f"revision {base} that this was derived from was collected; derive again"
+        ) from None
 
 
-def occupied(path: str) -> DestinationError:
+def occupied(path: str) -> errors.DestinationError:
     """Return what is said of a destination that is not free when replacing was not asked for."""
-    return DestinationError(
+    return errors.DestinationError(
         path, "holds something already, and replacing was not asked for; ask for it, or choose another destination"
     )
 
@@ -92,7 +85,7 @@ def _require_apart(destinations: Sequence[str]) -> None:
     for destination in destinations:
         for above in ancestors(parent_of(destination)):
             if above in apart:
-                raise DestinationError(destination, f"lies inside the destination {above}; keep them apart")
+                raise errors.DestinationError(destination, f"lies inside the destination {above}; keep them apart")
 
 
 def unused(view: Revision, paths: Collection[str], floor: str | None, created: Collection[str]) -> tuple[str, ...]:
@@ -133,10 +126,10 @@ class ChangesetCheck:
         self._catalogs = catalogs
         self._changeset = changeset
         self._clear: set[str] = set()  # tokens: they stay the same while shards are swept, and so does this judgement
-        self._faults: dict[tuple[str, int], CommitError] = {}
+        self._faults: dict[tuple[str, int], errors.CommitError] = {}
         self._hashes: DigestSet | None = None
 
-    def fault(self, look: Look, now: datetime) -> CommitError | None:
+    def fault(self, look: Look, now: datetime) -> errors.CommitError | None:
         """Return why the changeset must not be published at the generation that was read; None if it may be.
 
         Its age and, only if a collection ran or runs since it was begun, its objects: those on the list of a collection
@@ -150,7 +143,7 @@ class ChangesetCheck:
             what = (
                 f"the changeset was begun at {made.created:%Y-%m-%d %H:%M} UTC, more than {hours:.0f} h away from now"
             )
-            return CHANGESET_EXPIRED(made.destination, what)
+            return errors.CHANGESET_EXPIRED(made.destination, what)
         at = look.token, look.swept
         if look.token not in self._clear and at not in self._faults:
             if (fault := self._collected(look)) is None:
@@ -179,15 +172,15 @@ class ChangesetCheck:
         return self._catalogs.open_nested(reference.path, reference.hash)
 
     @staticmethod
-    def _lost(path: str, lost: Sequence[NestedRef]) -> ObjectsLost:
+    def _lost(path: str, lost: Sequence[NestedRef]) -> errors.ObjectsLost:
         keys = tuple(reference.hash.with_suffix(CATALOG).key for reference in lost)
-        return ObjectsLost(path, f"{len(lost)} of its catalogs are not in the store, as {keys[0]}", keys)
+        return errors.ObjectsLost(path, f"{len(lost)} of its catalogs are not in the store, as {keys[0]}", keys)
 
-    def _collected(self, look: Look) -> CommitError | None:
+    def _collected(self, look: Look) -> errors.CommitError | None:
         path, began = self._changeset.destination, self._changeset.moment
         since = look.lists_since(began)
         if since is None:
-            return OBJECTS_COLLECTED(
+            return errors.OBJECTS_COLLECTED(
                 path, f"begun at generation {began.completed}; what was collected until {look.token} is unknown"
             )
         running = look.running_since(began)
@@ -196,17 +189,23 @@ class ChangesetCheck:
         try:
             if self._hashes is None:
                 self._hashes = objects_of(self._changeset, self._catalogs)
-        except ObjectMissing as gone:
-            return OBJECTS_COLLECTED(path, f"{gone.key} is gone, and a collection ran or runs since it was begun")
+        except errors.ObjectMissing as gone:
+            return errors.OBJECTS_COLLECTED(
+                path, f"{gone.key} is gone, and a collection ran or runs since it was begun"
+            )
         shards = condemned_shards(self._store, running, self._hashes) if running is not None else ()
         # first: what is prepared again now would wait for these as well, and would have to be prepared once more
         if unswept := tuple(shard for shard in shards if shard >= look.swept):
             return _waiting(look, path, unswept, self._changeset.repository)
         if shards:
-            return OBJECTS_COLLECTED(path, f"shards with its objects were swept by collection {look.token} meanwhile")
+            return errors.OBJECTS_COLLECTED(
+                path, f"shards with its objects were swept by collection {look.token} meanwhile"
+            )
         for missed in since:
             if gone_now := condemned_among(self._store, missed.name, self._hashes, missed.shards):
-                return OBJECTS_COLLECTED(path, f"{len(gone_now)} of its objects were collected since it was begun")
+                return errors.OBJECTS_COLLECTED(
+                    path, f"{len(gone_now)} of its objects were collected since it was begun"
+                )
         return None
 
 
@@ -221,8 +220,8 @@ def require_spared(store: Store, look: Look, path: str, objects: Iterable[tuple[
         raise _waiting(look, path, unswept, fqrn)
 
 
-def _waiting(look: Look, path: str, shards: tuple[int, ...], fqrn: str) -> CollectionRunning:
-    return CollectionRunning(
+def _waiting(look: Look, path: str, shards: tuple[int, ...], fqrn: str) -> errors.CollectionRunning:
+    return errors.CollectionRunning(
         path,
         f"some of its objects are on the list of collection {look.token}, in {len(shards)} shards that are not swept "
         f"yet, the last of them {shards[-1]}, of {SHARDS}; {look.swept} are swept",

@@ -202,7 +202,8 @@ class HttpReplica(DistantReplica):
             if url in visited:
                 raise ReplicaFailure(FailureKind.WRONG, "it redirects in a circle")
             visited.add(url)
-            token = self._token() if may_carry_token(url) and _same_host(url, self._url) else None
+            same_host = urlsplit(url).netloc == urlsplit(self._url).netloc
+            token = self._token() if may_carry_token(url) and same_host else None
             carried = {"Authorization": f"Bearer {token}"} if token else {}
             self._counts.requests += 1
             try:
@@ -330,10 +331,6 @@ def adler32_of(text: str) -> str | None:
         if name.lower() == "adler32" and len(value) <= 8 and set(value.lower()) <= set("0123456789abcdef"):
             return value.lower().zfill(8) if value else None
     return None
-
-
-def _same_host(url: str, other: str) -> bool:
-    return urlsplit(url).netloc == urlsplit(other).netloc
 
 
 def _target(url: str, location: str) -> str:

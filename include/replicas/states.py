@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, RowMapping, Table
+from sqlalchemy import BigInteger, Column, Table
 
 from include.cvmfs.format.manifest import Manifest
+from include.json_values import JsonValue, Time
 from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, long_text, metadata
 from include.settings.services import ReplicaSettings
 
@@ -153,7 +154,7 @@ class SeenReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaLook:
+class ReplicaLook(JsonValue):
     """A look at a replica: a row of the ledger. Without a trusted manifest it has no revision.
 
     Attributes:
@@ -167,14 +168,14 @@ class ReplicaLook:
     url: str
     state: ReplicaState
     reason: str
-    looked_at: datetime
-    state_since: datetime
+    looked_at: Time
+    state_since: Time
     head_revision: int
     revision: int | None = None
     highest_revision: int | None = None
-    behind_since: datetime | None = None
-    snapshot_since: datetime | None = None
-    last_snapshot: datetime | None = None
+    behind_since: Time | None = None
+    snapshot_since: Time | None = None
+    last_snapshot: Time | None = None
 
     @property
     def behind_revisions(self) -> int | None:
@@ -194,29 +195,12 @@ class ReplicaLook:
         return f"{self.repository} replica {self.replica}: {self.state.value}: {self.reason}"
 
     def to_row(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {"state": self.state.value}
-
-    @classmethod
-    def from_row(cls, row: RowMapping) -> ReplicaLook:
-        values = {name: row[name] for name in cls.__slots__}
-        return cls(**values | {"state": ReplicaState(row["state"])})
+        return asdict(self) | {"state": self.state.value}
 
     def to_json(self) -> dict[str, Any]:
         """The row with times as ISO 8601, and the figures: revisions, and seconds of lag."""
         figures = {"behind_revisions": self.behind_revisions, "lag_s": round(self.lag.total_seconds())}
-        row = {
-            name: value.isoformat() if isinstance(value, datetime) else value for name, value in self.to_row().items()
-        }
-        return row | figures
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ReplicaLook:
-        times = {name: datetime.fromisoformat(value[name]) for name in _TIMES if value[name] is not None}
-        row = {name: value[name] for name in cls.__slots__} | times
-        return cls(**row | {"state": ReplicaState(value["state"])})
-
-
-_TIMES = ("looked_at", "state_since", "behind_since", "snapshot_since", "last_snapshot")
+        return JsonValue.to_json(self) | figures
 
 
 def judge(seen: SeenReplica, head: Manifest, before: ReplicaLook | None, now: datetime) -> ReplicaLook:

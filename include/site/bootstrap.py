@@ -23,8 +23,8 @@ from include.site.site import Site, credentials_of, options_of, try_store
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.errors import NotFound
 from include.storage.kinds import S3, kind_of
+from include.storage.open import split_s3_url
 from include.storage.store import Store
-from include.storage.urls import split_s3_url
 
 Say = Callable[[str], None]
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from include.aliencache.cache import AlienCache
+from include.aliencache.contents import pinned_objects
 from include.aliencache.errors import ORIGIN_BEHIND, ORIGIN_FAILED, CacheError
-from include.aliencache.pins import pinned_objects
 from include.aliencache.records import CacheRun, CacheRunKind, note_cache_run
 from include.aliencache.scan import ages, scan
 from include.aliencache.trim import TrimOptions, TrimReport, need_of, trim

@@ -21,9 +21,9 @@ from include.cvmfs.coordination.condemned import condemned_among
 from include.cvmfs.coordination.generation import Look, look
 from include.cvmfs.errors import DestinationError, ObjectError, TagError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
+from include.cvmfs.format.database import check_tag_name
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import DigestSet, ObjectHash, hash_bytes, hash_of_key, identity
-from include.cvmfs.format.history import check_tag_name
 from include.cvmfs.format.objects import compress
 from include.cvmfs.format.paths import ancestors, common_top, is_below, name_of, parent_of
 from include.cvmfs.ingest.changeset import Changeset

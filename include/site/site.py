@@ -28,11 +28,11 @@ from include.settings.model import GatewayKind, PublisherKind, RepositorySetting
 from include.settings.secrets import ConnectionSecrets, Secrets, base_url, connection_variable
 from include.settings.traits import open_site_ledger, recorded_traits, require_single_writer
 from include.storage import store as storage
+from include.storage.buckets import Role
 from include.storage.errors import REPOSITORY_OBJECT
 from include.storage.kinds import Traits
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.probe import probe
-from include.storage.roles import Role
 from include.storage.store import Store
 
 if TYPE_CHECKING:  # paramiko is imported only where there is a node

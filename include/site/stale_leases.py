@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayError
 from include.gateway.protocol import TaskName
 from include.site.site import Site

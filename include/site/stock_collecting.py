@@ -23,7 +23,7 @@ from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, FormatError
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.values import Lease
+from include.gateway.client.leases import Lease
 from include.site.site import Site
 from include.storage.errors import StoreError
 

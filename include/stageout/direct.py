@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from include.fts.client.jobs import FtsFile
 from include.fts.errors import redact
+from include.fts.jobs import FtsFile
 from include.ledger.engine import Bind
 from include.settings.sites import RemoteSite
 from include.stageout import errors

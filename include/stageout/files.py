@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from include.fts.client.jobs import activity_fault
+from include.fts.jobs import activity_fault
 from include.settings.sites import PROTOCOLS, CredentialSource, PrefixRule, RemoteSite
 from include.settings.stageout import StageoutSettings
 from include.settings.text_types import is_below, logical_name_fault

@@ -22,10 +22,10 @@ from sqlalchemy import Engine
 from urllib3.exceptions import HTTPError
 
 from include.federation.records import SITE_FAILED, obstacles
-from include.fts.client.client import FtsClient
-from include.fts.client.open import connected_credential, open_client, server_url
-from include.fts.client.transport import BearerToken, Credential, X509Files
+from include.fts.client import FtsClient
 from include.fts.errors import PROXY_EXPIRED, TOKEN_UNPROTECTED, FtsError
+from include.fts.open import connected_credential, open_client, server_url
+from include.fts.transport import BearerToken, Credential, X509Files
 from include.http_calls import failure_of, may_carry_token, pooled_session
 from include.settings.secrets import ConnectionSecrets, base_url
 from include.settings.sites import CredentialSource, RemoteSite
@@ -39,7 +39,7 @@ from include.stageout.places.open import open_place
 from include.stageout.registration.catalogue import Catalogue, LedgerCatalogue
 from include.stageout.registration.rucio import RucioCatalogue
 from include.stageout.retry import RetryAlgorithm, exponential, retry_algorithm
-from include.storage.roles import Role
+from include.storage.buckets import Role
 
 MOST_BYTES = 1 << 17
 """Of a file with a credential, and of the issuer's reply."""

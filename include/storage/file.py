@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote
 
-from include.storage.deletion import in_batches, merged
-from include.storage.errors import BadKey, Conflict, NotFound, StoreError, Unsupported
+from include.storage.errors import BadKey, Conflict, NotFound, StoreError, Unsupported, os_failure
 from include.storage.kinds import FILE, Credentials, Fsync, StoreOptions, Traits
-from include.storage.refusals import os_failure
+from include.storage.objects import in_batches, merged
 from include.storage.store import (
     Counters,
     ObjectMeta,

@@ -1,13 +1,120 @@
-"""Single objects of a store: put, copy, delete; each may be repeated, and a dry run reports what would be done."""
+"""Objects of a store: put, copy, delete one, each repeatable; delete many, with an answer for each key."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from include.storage.errors import CHECKSUM_MISMATCH, OBJECT_TOO_LARGE, Conflict
+from include.storage import errors
 from include.storage.store import Store, check_key
+
+T = TypeVar("T")
+
+BATCH = 1000  # what one DeleteObjects request takes
+BATCHES_AT_ONCE = 8
+SINGLES_AT_ONCE = 16  # of each batch; more than `connections` wait
+OUTAGE = 16  # so many keys in succession without an answer
+Refused = dict[str, errors.StoreError]
+"""The keys that were not deleted, and why."""
+
+
+def in_batches(keys: Iterable[str], job: Callable[[Sequence[str]], T], *, size: int, at_once: int) -> Iterator[T]:
+    """Yield what ``job`` returns for each batch of at most ``size`` keys, in order; ``at_once`` batches run in threads.
+
+    Keys are taken from ``keys`` only as batches end, so that the memory that it needs does not grow with their number.
+    What a job raises is raised here, after those under way have ended.
+    """
+    rest = iter(keys)
+    batches = iter(lambda: list(itertools.islice(rest, size)), [])
+    first = list(itertools.islice(batches, 2))
+    if len(first) < 2:
+        yield from map(job, first)
+        return
+    with ThreadPoolExecutor(at_once, thread_name_prefix="delete") as pool:
+        under_way: deque[Future[T]] = deque()
+        try:
+            for batch in itertools.chain(first, batches):
+                if len(under_way) > at_once:
+                    yield under_way.popleft().result()
+                under_way.append(pool.submit(job, batch))
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for waiting in under_way:
+                waiting.cancel()
+
+
+def merged(answers: Iterable[Refused]) -> Refused:
+    """The answers of all batches in one."""
+    refused: Refused = {}
+    for answer in answers:
+        refused.update(answer)
+    return refused
+
+
+@dataclass(slots=True)
+class Deletion:
+    """Deletes keys of a server that takes many in one request, and finds out which of them it refused.
+
+    ``delete`` deletes some, trying again where that helps, and raises on the first refusal. ``bulk``:
+    whether requests for many are worth trying; False as soon as one was refused whose keys are then taken one by one.
+    """
+
+    delete: Callable[[Sequence[str]], None]
+    bulk: bool
+    _lost: errors.Unavailable | None = field(default=None, init=False)
+    _in_succession: int = field(default=0, init=False)
+
+    def run(self, keys: Iterable[str]) -> Refused:
+        """The keys that were not deleted, and why. After an outage the rest is not tried."""
+        return merged(in_batches(keys, self._batch, size=BATCH, at_once=BATCHES_AT_ONCE))
+
+    def _batch(self, keys: Sequence[str]) -> Refused:
+        refused: Refused = {}
+        good = []
+        for key in dict.fromkeys(keys):
+            try:
+                good.append(check_key(key))
+            except errors.BadKey as error:
+                refused[key] = error
+        failure: errors.StoreError | None = None
+        if self.bulk and len(good) > 1 and self._lost is None:
+            try:
+                self.delete(good)
+            except errors.Unavailable as outage:  # it was tried often enough, of all at once
+                self._lost = outage
+            except errors.BucketMissing as missing:
+                return refused | dict.fromkeys(good, missing)
+            except errors.StoreError as error:  # of a key of them, or of the request: which one is unknown
+                failure = error
+            else:
+                return refused
+        one_by_one = merged(in_batches(good, self._single, size=1, at_once=SINGLES_AT_ONCE))
+        if isinstance(failure, errors.Forbidden | errors.Unsupported) and not one_by_one:
+            self.bulk = False
+        return refused | one_by_one
+
+    def _single(self, keys: Sequence[str]) -> Refused:
+        if self._lost is not None:
+            return {keys[0]: self._lost}
+        try:
+            self.delete(keys)
+        except errors.Unavailable as failure:
+            self._in_succession += 1
+            if self._in_succession >= OUTAGE:
+                self._lost = failure
+            return {keys[0]: failure}
+        except errors.StoreError as refusal:
+            self._in_succession = 0
+            return {keys[0]: refusal}
+        self._in_succession = 0
+        return {}
+
 
 MOST_BYTES = 1 << 30
 
@@ -35,7 +142,7 @@ def put_object(
     url, digest = f"{store.url}/{check_key(key)}", hashlib.sha256(data).hexdigest()
     if sha256 is not None and digest != sha256:
         what = f"{url}: the {len(data)} bytes to store have SHA-256 {digest}, not {sha256}"
-        raise CHECKSUM_MISMATCH(f"{what}; {CHECKSUM_MISMATCH.hint}", key=key)
+        raise errors.CHECKSUM_MISMATCH(f"{what}; {errors.CHECKSUM_MISMATCH.hint}", key=key)
     meta = store.head(key)
     if meta is not None and meta.size == len(data) and store.get(key) == data:
         return StoredObject(url, len(data), digest, True, dry_run)
@@ -60,7 +167,7 @@ def joined(blocks: Iterable[bytes], name: str, key: str, *, most: int = MOST_BYT
     for block in blocks:
         data += block
         if len(data) > most:
-            raise OBJECT_TOO_LARGE(f"{name} has more than {most} bytes; {OBJECT_TOO_LARGE.hint}", key=key)
+            raise errors.OBJECT_TOO_LARGE(f"{name} has more than {most} bytes; {errors.OBJECT_TOO_LARGE.hint}", key=key)
     return bytes(data)
 
 
@@ -81,5 +188,7 @@ def delete_objects(
     return present
 
 
-def _taken(url: str, key: str) -> Conflict:
-    return Conflict(f"{url} exists with other content; choose another key, or replace it (replace=True)", key=key)
+def _taken(url: str, key: str) -> errors.Conflict:
+    return errors.Conflict(
+        f"{url} exists with other content; choose another key, or replace it (replace=True)", key=key
+    )

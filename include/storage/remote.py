@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
-from include.storage.errors import NotFound, StoreError, Unavailable, Unsupported
+from include.storage import errors
 from include.storage.kinds import HTTP, Credentials, StoreOptions
-from include.storage.refusals import NO_RANGE, RANGES_IGNORED, read_failure
+from include.storage.open import check_http
 from include.storage.store import Counters, ObjectMeta, Store, Version, check_key, check_prefix
-from include.storage.urls import check_http
 
 if TYPE_CHECKING:
     import obstore
@@ -66,11 +65,11 @@ class Retrier:
         try:
             with self._slots:
                 return request()
-        except StoreError:
+        except errors.StoreError:
             raise
         except library_errors() as error:
             # The library's own text repeats itself over thirty lines; its content is in ours.
-            raise read_failure(error).error(key, self.where) from None
+            raise errors.read_failure(error).error(key, self.where) from None
 
     def run(self, key: str, request: Callable[[], T]) -> T:
         """Attempts until one succeeds, fails for good, or the last allowed one failed."""
@@ -78,15 +77,15 @@ class Retrier:
         while True:
             try:
                 return self.once(key, request)
-            except Unavailable as failure:
+            except errors.Unavailable as failure:
                 self.before_next(attempt, failure)
                 attempt += 1
 
-    def before_next(self, attempt: int, failure: Unavailable) -> None:
+    def before_next(self, attempt: int, failure: errors.Unavailable) -> None:
         """Count and wait before the attempt that follows ``attempt``; raises ``failure`` if there is to be none."""
         if attempt >= self.retries:
             if attempt:
-                raise Unavailable(
+                raise errors.Unavailable(
                     f"{failure}; gave up after {attempt + 1} attempts. Start the store, or correct its address",
                     key=failure.key,
                     cause=failure.cause,
@@ -116,7 +115,7 @@ class ServerConnection:
     @property
     def client(self) -> Client:
         if os.getpid() != _library_process.setdefault("pid", os.getpid()):
-            raise Unsupported(
+            raise errors.Unsupported(
                 "remote stores do not work in a process that was forked from one that has used them; "
                 "start workers as programs of their own (subprocess), or fork before the first request",
                 key="",
@@ -171,10 +170,10 @@ class RemoteStore(Store):
             try:
                 return bytes(obstore.get_range(self._client, path, start=start, length=length))
             except library_errors() as error:
-                refusal = read_failure(error).refusal
-                if refusal is NO_RANGE:  # the object ends before
+                refusal = errors.read_failure(error).refusal
+                if refusal is errors.NO_RANGE:  # the object ends before
                     return b""
-                if refusal is RANGES_IGNORED:  # a server without ranges sends everything
+                if refusal is errors.RANGES_IGNORED:  # a server without ranges sends everything
                     return bytes(obstore.get(self._client, path).bytes())[start : start + length]
                 raise
 
@@ -198,7 +197,7 @@ class RemoteStore(Store):
                     self.counters.add(bytes_got=len(data))
                     yield data
                 return
-            except Unavailable as failure:
+            except errors.Unavailable as failure:
                 self._retrier.before_next(attempt, failure)
                 attempt += 1
 
@@ -208,7 +207,7 @@ class RemoteStore(Store):
         path = self._full(key)
         try:
             meta = self._retrier.run(key, lambda: obstore.head(self._client, path))
-        except NotFound:
+        except errors.NotFound:
             meta = None
         self.counters.add(heads=1)
         return self._meta(meta) if meta is not None else None
@@ -302,10 +301,10 @@ class HttpStore(RemoteStore):
     def delete(self, keys: Iterable[str]) -> int:
         self._refuse("delete", next(iter(keys), ""))
 
-    def delete_each(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
+    def delete_each(self, keys: Iterable[str]) -> Mapping[str, errors.StoreError]:
         self._refuse("delete", next(iter(keys), ""))
 
     def _refuse(self, verb: str, key: str) -> NoReturn:
-        raise Unsupported(
+        raise errors.Unsupported(
             f"{verb} {key!r}: {self.url} is read-only over HTTP; use the store's s3:// or file:// URL", key=key
         )

@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from include.storage.deletion import BATCH, BATCHES_AT_ONCE, Deletion, in_batches
 from include.storage.errors import BucketMissing, Conflict, NotFound, StoreError, Unavailable, Unsupported
 from include.storage.kinds import S3, Credentials, StoreOptions, Traits
+from include.storage.objects import BATCH, BATCHES_AT_ONCE, Deletion, in_batches
+from include.storage.open import check_http, split_s3_url
 from include.storage.remote import NO_RETRIES, RemoteStore, ServerConnection, client_options
 from include.storage.store import Counters, ObjectMeta, Unfinished, Version, check_key, check_prefix, headers_for
-from include.storage.urls import check_http, split_s3_url
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from include.storage.buckets import PolicyServer
 from include.storage.errors import StoreError
 from include.storage.kinds import Credentials
 from include.storage.open import open_store
-from include.storage.roles import PolicyServer
 from lab.ports import LOOPBACK, free_port
 from lab.servers.ceph import CephCluster, ObjectStore, ceph_program
 from lab.servers.process import ServerProcess

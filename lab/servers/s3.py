@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from include.storage.buckets import PolicyServer
 from include.storage.kinds import Credentials, StoreOptions
 from include.storage.open import open_store
-from include.storage.roles import PolicyServer
 from include.storage.store import Store
 from lab.servers.process import OwnServer
 

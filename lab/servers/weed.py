@@ -8,10 +8,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from include.storage.buckets import PolicyServer
 from include.storage.errors import NotFound, StoreError
 from include.storage.kinds import Credentials
 from include.storage.open import open_store
-from include.storage.roles import PolicyServer
 from lab.ports import LOOPBACK
 from lab.secrets import write_private
 from lab.servers.process import ServerProcess, ServerStartError

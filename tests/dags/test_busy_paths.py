@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from include.cvmfs.check.check import check
-from include.gateway.client.values import Lease
+from include.gateway.client.leases import Lease
 from include.nightlies.errors import StaleAttempt
 from include.nightlies.records import publications as records
 from include.nightlies.records.tables import publications

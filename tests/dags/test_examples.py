@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from airflow.dag_processing.dagbag import BundleDagBag
 
-from include.provenance.document import ChangeKind
 from include.provenance.query import ask
+from include.provenance.records import ChangeKind
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.stageout.opening import open_stageout

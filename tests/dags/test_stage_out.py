@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout
 from sqlalchemy import select
 
 from include.federation.records import hold, release
-from include.fts.client.client import FtsClient
+from include.fts.client import FtsClient
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

@@ -13,10 +13,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from include.backup.archive import BackupManifest, opened
+from include.backup.archive import BackupManifest, Opener, SealTo, opened
 from include.backup.create import create
 from include.backup.restore import OnStep, RestoreOptions, restore
-from include.backup.seal import Opener, SealTo
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.storage.file import FileStore

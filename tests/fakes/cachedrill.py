@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.aliencache.cache import AlienCache
-from include.aliencache.contents import Wanted
+from include.aliencache.contents import Wanted, pinned_objects
 from include.aliencache.errors import CacheError
 from include.aliencache.names import place_of
-from include.aliencache.pins import pinned_objects
 from include.aliencache.trim import TrimOptions, trim
 from include.aliencache.verify import Level, VerifyOptions, expected_of, verify
 from include.aliencache.warm import WarmOptions, warm

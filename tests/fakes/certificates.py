@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from include.fts.client.transport import X509Files
+from include.fts.transport import X509Files
 
 
 def _name(text: str) -> x509.Name:

@@ -22,10 +22,9 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.tags import remove_tags
 from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.database import RefType
+from include.cvmfs.format.database import RefType, Tag
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
-from include.cvmfs.format.history import Tag
 from include.cvmfs.format.keys import Signer, format_public_key, generate_master, generate_repository_key
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import compress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.gateway.service.metrics import Metrics
+from include.gateway.service.telemetry import Metrics
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
 from include.monitoring.checks import Health

@@ -24,7 +24,7 @@ from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from tests.fakes.commits import commit_change
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer

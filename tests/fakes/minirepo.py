@@ -17,10 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from include.cvmfs.format import database as reflogs, manifest as manifests, whitelist as whitelists
 from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef, PackedCatalog
-from include.cvmfs.format.database import Reflog, RefType
+from include.cvmfs.format.database import History, Reflog, RefType, Tag
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, PARTIAL, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import Signer, fingerprint, format_public_key, generate_master, generate_repository_key
 from include.cvmfs.format.layout import Layout, MetaInfo
 from include.cvmfs.format.manifest import Manifest

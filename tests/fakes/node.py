@@ -23,8 +23,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.sources.artifact import open_artifact
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource, open_artifact
 from include.publishers.server.publisher import ServerPublisher
 from include.site.site import Site
 from include.storage.file import FileStore

@@ -25,7 +25,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.revision import Revision
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.publishers.required_objects import ChangesetCheck, require_spared
 from include.site.changes import leave_condemned
 from include.storage.store import Store

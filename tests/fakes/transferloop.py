@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Engine, Row, select
 
-from include.fts.client.client import FtsClient
+from include.fts.client import FtsClient
 from include.ledger.engine import reading
 from include.settings.sites import RemoteSite
 from include.settings.stageout import StageoutSettings

@@ -26,7 +26,7 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.errors import code_of
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import PathBusy
@@ -34,7 +34,7 @@ from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import committer
 from include.gateway.service.commits.queue import OnPoint, Point, pass_by
 from include.gateway.service.http.server import serve
-from include.gateway.service.log import log_to
+from include.gateway.service.telemetry import log_to
 from include.publishers.native import NativePublisher
 from include.settings.model import RepositorySettings
 from include.site.site import native_publisher

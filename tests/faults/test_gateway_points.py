@@ -26,7 +26,7 @@ from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.values import Lease
+from include.gateway.client.leases import Lease
 from include.gateway.errors import GatewayError
 from include.gateway.service.commits.queue import Point
 from include.storage.open import open_store

@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from sqlalchemy import Connection, select
 
 from include.errors import NightshiftError
-from include.fts.client.jobs import JobName
+from include.fts.jobs import JobName
 from include.fts.states import FailureReason
 from include.ledger.engine import reading
 from include.stageout.attempts import answers

@@ -19,15 +19,14 @@ from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format.catalog import Catalog
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.database import Reflog, RefType
+from include.cvmfs.format.database import History, Reflog, RefType, Tag
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.packing import ContentIndex
-from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.get import get
 from include.cvmfs.revision.repository import Repository, Trusted
+from include.cvmfs.revision.revision import diff
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, SECONDS, MiniRepository, sample
 

@@ -45,7 +45,7 @@ from include.cvmfs.ingest.upload import RECORD_BYTES, UploadJournal
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.source import IdMap, pack_xattrs, unpack_xattrs
 from include.nightlies.rules.index import BuildIndex
-from include.provenance.document import ProvenanceRecord, Sealed, seal
+from include.provenance.records import ProvenanceRecord, Sealed, seal
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW
 

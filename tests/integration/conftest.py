@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from include.storage import remote
-from include.storage.buckets import allow_public_read, ensure_bucket
+from include.storage.buckets import Role, allow_public_read, ensure_bucket
 from include.storage.file import FileStore
 from include.storage.kinds import Credentials, Traits
 from include.storage.probe import probe
-from include.storage.roles import Role
 from include.storage.store import Store
 from lab.servers.ceph import ObjectStore
 from lab.servers.radosgw import RadosgwServer

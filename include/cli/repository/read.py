@@ -153,7 +153,7 @@ def diff(
 
     Exit code 0: nothing; 1: something; 2: unreadable or not trusted. Catalogs that both have are not read.
     """
-    from include.cvmfs.revision.diff import diff as run_diff
+    from include.cvmfs.revision.revision import diff as run_diff
 
     kinds: Counter[str] = Counter()
     documents = []
@@ -283,7 +283,7 @@ def check_servers(
 
     Exit code 0: every server is right; 1: some are not, or have different revisions.
     """
-    from include.replicas.servers import see_server
+    from include.replicas.look import see_server
     from include.settings.load import load
 
     with refusing():

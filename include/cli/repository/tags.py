@@ -34,7 +34,7 @@ from include.cli.repository.open import (
 from include.publishers.capabilities import Operation
 
 if TYPE_CHECKING:
-    from include.cvmfs.format.history import Tag
+    from include.cvmfs.format.database import Tag
 
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]

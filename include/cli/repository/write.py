@@ -296,7 +296,7 @@ def _show_dirtab(fqrn: str, *, as_json: bool) -> None:
 
 def _tag(name: str | None, message: str) -> NewTag | None:
     from include.cvmfs.commit.commit import NewTag
-    from include.cvmfs.format.history import check_tag_name
+    from include.cvmfs.format.database import check_tag_name
 
     return NewTag(check_tag_name(name), message) if name else None
 

@@ -19,9 +19,8 @@ from include.cvmfs.check.findings import Findings, Lost, Problem, Subject
 from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.errors import CvmfsError, FormatError, ObjectDamaged, ObjectError
 from include.cvmfs.format import database as reflogs, manifest as manifests
-from include.cvmfs.format.database import Reflog
+from include.cvmfs.format.database import History, Reflog
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
-from include.cvmfs.format.history import History
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.manifest import Manifest, alternative_key
 from include.cvmfs.format.schema import Counts

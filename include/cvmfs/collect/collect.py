@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
+from include.cvmfs import errors
 from include.cvmfs.collect.report import (
     KEY as RECORD_KEY,
     LISTING_EVERY,
@@ -33,14 +34,6 @@ from include.cvmfs.collect.weigh import Marking, RootPlan, Weighing, plan_roots
 from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.condemned import PREFIX, SHARDS, hashes_in, key_of, read_index, records_of, store_shards
 from include.cvmfs.coordination.generation import CLOCK_SKEW, ORPHAN_GRACE, CollectionPhase, CollectionStep, look
-from include.cvmfs.errors import (
-    CollectionBusy,
-    CollectionRefused,
-    ManifestConflict,
-    ObjectDamaged,
-    ObjectMissing,
-    ReflogError,
-)
 from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
 from include.cvmfs.format.manifest import alternative_key
 from include.cvmfs.format.objects import Hasher
@@ -109,7 +102,7 @@ class GarbageCollection:
             return None
         try:
             plan = plan_roots(self._cache, self._side.read(), self._cut(now))
-        except ReflogError:
+        except errors.ReflogError:
             return None
         due = [record.listed + LISTING_EVERY]  # when another part of the names is looked through
         if record.once is not None and record.once_since is not None:
@@ -253,7 +246,7 @@ class GarbageCollection:
             ]  # fmt: skip
             try:
                 self._side.forget(gone, now)
-            except ManifestConflict:
+            except errors.ManifestConflict:
                 self.report.notes.append("commits were faster: the next collection prunes the reflog")
         swept = self._claim.document.phase is CollectionPhase.SWEEPING
         self._claim.move(CollectionStep.END if swept else CollectionStep.ABANDON)
@@ -272,7 +265,7 @@ class GarbageCollection:
     def _fence(self) -> None:
         """Raises ManifestConflict when commits were faster for very long."""
         for _ in range(_FENCES - 1):
-            with suppress(ManifestConflict):
+            with suppress(errors.ManifestConflict):
                 return self._side.fence(self._now())
             self._claim.keep()
         return self._side.fence(self._now())
@@ -291,7 +284,7 @@ class GarbageCollection:
     def _read(self) -> Named:
         try:
             return self._side.read()
-        except ReflogError as fault:
+        except errors.ReflogError as fault:
             if self.report.dry_run:
                 raise
             added = self._side.rebuild_reflog(self._now())
@@ -328,7 +321,7 @@ class GarbageCollection:
         latest = max(times, default=now)
         if latest > now + CLOCK_SKEW:
             what = f"a collection was written down at {latest:%Y-%m-%d %H:%M} UTC, but it is {now:%Y-%m-%d %H:%M} UTC"
-            raise CollectionRefused(self.fqrn, what, hint="set the clock of this machine, then run it again")
+            raise errors.CollectionRefused(self.fqrn, what, hint="set the clock of this machine, then run it again")
 
     def _require_clock_of_store(self) -> None:
         document = None if self._store.is_local else self._store.head(generations.KEY)
@@ -337,12 +330,12 @@ class GarbageCollection:
             self.abandon()
             of_store, of_machine = (f"{time:%Y-%m-%d %H:%M} UTC" for time in (document.modified, now))
             what = f"the store's clock is at {of_store}, this machine's {of_machine}"
-            raise CollectionRefused(self.fqrn, what, hint="set the clock that is wrong, then run it again")
+            raise errors.CollectionRefused(self.fqrn, what, hint="set the clock that is wrong, then run it again")
 
     def _require_roots(self, named: Named) -> None:
         if named.manifest.timestamp > (self._now() + CLOCK_SKEW).timestamp():
             what = "the manifest was signed later than now"
-            raise CollectionRefused(self.fqrn, what, hint="set the clock of this machine, then run it again")
+            raise errors.CollectionRefused(self.fqrn, what, hint="set the clock of this machine, then run it again")
         digests = {ref.hash.digest for ref in named.refs} | {tag.hash.digest for tag in named.tags}
         vanished = [root for root in self._record.roots if root.digest not in digests]
         if not vanished:
@@ -350,7 +343,7 @@ class GarbageCollection:
         what = f"{len(vanished)} roots that the last collection kept are in no reflog and no tag, as {vanished[0]}"
         if not self._rules.accept:
             hint = "restore the reflog (nightshift repo repair --reflog), or accept it by --accept REASON"
-            raise CollectionRefused(self.fqrn, what, hint=hint)
+            raise errors.CollectionRefused(self.fqrn, what, hint=hint)
         self.report.notes.append(f"{what}; accepted: {self._rules.accept}")
 
     # -- the end
@@ -372,7 +365,7 @@ class GarbageCollection:
         try:
             self._record_version = self._store.replace(RECORD_KEY, self._record.format(), expected=self._record_version)
         except Conflict:
-            raise CollectionBusy(self.fqrn, OVERTAKEN, now) from None
+            raise errors.CollectionBusy(self.fqrn, OVERTAKEN, now) from None
 
     def _tidy(self, now: datetime) -> None:
         """Remove lists that nothing names any more, and what is kept of catalogs that are gone."""
@@ -385,7 +378,7 @@ class GarbageCollection:
             used.add(key_of(name))
             try:
                 used |= {key_of(shard) for shard in read_index(self._store, name).names if shard is not None}
-            except (ObjectMissing, ObjectDamaged) as fault:
+            except (errors.ObjectMissing, errors.ObjectDamaged) as fault:
                 self.report.notes.append(f"a list of an earlier collection cannot be read: {fault}")
                 return
         old = [

@@ -12,15 +12,7 @@ from typing import Annotated, Any, NamedTuple, TextIO
 
 from pydantic import Field, TypeAdapter
 
-from include.cvmfs.coordination.freeze import (
-    CatalogHash,
-    Flag,
-    Instant,
-    Sha256,
-    WholeNumber,
-    format_document,
-    read_document,
-)
+from include.cvmfs.coordination import freeze
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
 
@@ -89,12 +81,12 @@ _REMEMBERED = 60
 class Ended(NamedTuple):
     """A collection that ended. ``objects``: that were preserved; ``deleted``: objects, orphans among them."""
 
-    number: WholeNumber
-    ended: Instant
-    objects: WholeNumber
-    deleted: WholeNumber
-    orphans: WholeNumber
-    careful: Flag
+    number: freeze.WholeNumber
+    ended: freeze.Instant
+    objects: freeze.WholeNumber
+    deleted: freeze.WholeNumber
+    orphans: freeze.WholeNumber
+    careful: freeze.Flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +99,13 @@ class CollectionRecord:
     when that was done last.
     """
 
-    total: WholeNumber = 0
+    total: freeze.WholeNumber = 0
     ended: tuple[Ended, ...] = ()
-    roots: tuple[CatalogHash, ...] = ()
-    once: Sha256 | None = None
-    once_since: Instant | None = None
+    roots: tuple[freeze.CatalogHash, ...] = ()
+    once: freeze.Sha256 | None = None
+    once_since: freeze.Instant | None = None
     seventh: Annotated[int, Field(strict=True, ge=0, lt=SEVENTHS)] = 0
-    listed: Instant | None = None
+    listed: freeze.Instant | None = None
 
     @property
     def last(self) -> Ended | None:
@@ -126,12 +118,14 @@ class CollectionRecord:
         return replace(self, total=self.total + (not counted), ended=ended[-_REMEMBERED:])
 
     def format(self) -> bytes:
-        return format_document({name: getattr(self, name) for name in _FIELDS}, version=_FORMAT)
+        return freeze.format_document({name: getattr(self, name) for name in _FIELDS}, version=_FORMAT)
 
     @classmethod
     def parse(cls, data: bytes) -> CollectionRecord:
         """Raises FormatError."""
-        return read_document(_READER, data, what="record of collections", version=_FORMAT, key=KEY, required=_FIELDS)
+        return freeze.read_document(
+            _READER, data, what="record of collections", version=_FORMAT, key=KEY, required=_FIELDS
+        )
 
 
 _READER = TypeAdapter(CollectionRecord)

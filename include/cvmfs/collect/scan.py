@@ -26,12 +26,11 @@ from pathlib import Path
 
 from include.cvmfs.coordination.condemned import RECORD_BYTES, SHARDS, hashes_in, records_of
 from include.cvmfs.errors import CatalogError, CvmfsError
-from include.cvmfs.format.catalog_file import read_properties, read_schema
 from include.cvmfs.format.catalogs import CATALOG_BYTES
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.layout import shape_of
 from include.cvmfs.format.objects import load
-from include.cvmfs.format.schema import open_image, schema_fault
+from include.cvmfs.format.schema import open_image, read_properties, read_schema, schema_fault
 from include.storage.store import Store
 
 _PREFIX = "working-"

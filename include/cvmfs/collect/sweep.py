@@ -22,30 +22,20 @@ from include.cvmfs.collect.report import SETTLE, CollectionRules
 from include.cvmfs.commit.commit import REFLOG_KEY, Head, fence, load_history, named_by, publish, read_head, until_first
 from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.commit.repair import repair_reflog
+from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.condemned import SHARDS, Index, hashes_in, read_shard
-from include.cvmfs.coordination.generation import (
-    STATUS_KEY,
-    TAKEOVER,
-    CollectionPhase,
-    CollectionStep,
-    Generation,
-    Look,
-    look,
-    write,
-)
 from include.cvmfs.errors import CollectionBusy, FormatError, ManifestConflict, ReflogError
-from include.cvmfs.format.database import Ref
+from include.cvmfs.format.database import Ref, Tag
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.history import Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import ManifestVerifier
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
 
-STALE = TAKEOVER / 2
+STALE = generation.TAKEOVER / 2
 """A claim that was not renewed for so long is renewed before anything is deleted: another may have taken over."""
-RENEW_EVERY = TAKEOVER / 6
+RENEW_EVERY = generation.TAKEOVER / 6
 OVERTAKEN = "another collection took over, while this one made no progress"
 
 
@@ -59,7 +49,7 @@ class Claim:
         self._lock = threading.Lock()
         self._version: Version | None = None
         self._written: datetime | None = None
-        self.document = Generation(0, CollectionPhase.IDLE, now())
+        self.document = generation.Generation(0, generation.CollectionPhase.IDLE, now())
         self.took_over = False
         """Another collector began what is under way: its requests may still be carried out by the store."""
 
@@ -68,39 +58,39 @@ class Claim:
         """Tell whether this collector has written the document."""
         return self._written is not None
 
-    def take(self) -> Look:
+    def take(self) -> generation.Look:
         """Begin a collection, or take up one that died: its sweep is then to be finished.
 
         Raises CollectionBusy while another is at work, StoreError.
         """
-        before = look(self._store)
+        before = generation.look(self._store)
         self.document, self._version = before.generation or self.document, before.version
         document, now = self.document, self._now()
-        dies = document.since + TAKEOVER
-        if document.phase is not CollectionPhase.IDLE and now < dies and not is_dead(document.collector):
+        dies = document.since + generation.TAKEOVER
+        if document.phase is not generation.CollectionPhase.IDLE and now < dies and not is_dead(document.collector):
             what = f"collection {document.number} is {document.phase.value}; it counts as dead at {dies:%H:%M} UTC"
             raise CollectionBusy(self._fqrn, f"{what} if it makes no progress; run it again then", dies)
         match document.phase:
-            case CollectionPhase.IDLE:
-                self.move(CollectionStep.BEGIN)
-            case CollectionPhase.SWEEPING:
+            case generation.CollectionPhase.IDLE:
+                self.move(generation.CollectionStep.BEGIN)
+            case generation.CollectionPhase.SWEEPING:
                 self.took_over = True
-                self.move(CollectionStep.RENEW)
+                self.move(generation.CollectionStep.RENEW)
             case _:
-                self.move(CollectionStep.BEGIN_ANEW)
+                self.move(generation.CollectionStep.BEGIN_ANEW)
         return before
 
-    def move(self, step: CollectionStep, *, condemned: str | None = None, swept: int | None = None) -> None:
+    def move(self, step: generation.CollectionStep, *, condemned: str | None = None, swept: int | None = None) -> None:
         """Write the document after a step. Raises CollectionBusy if another collector has written it, StoreError."""
         with self._lock:
             now = self._now()
             document = self.document.after(step, now, condemned=condemned, swept=swept)
-            at_work = document.phase is not CollectionPhase.IDLE
+            at_work = document.phase is not generation.CollectionPhase.IDLE
             document = replace(document, collector=process_name(os.getpid()) if at_work else None)
             try:
-                self._version = write(self._store, document, expected=self._version)
+                self._version = generation.write(self._store, document, expected=self._version)
             except Conflict:
-                raise CollectionBusy(self._fqrn, OVERTAKEN, now + TAKEOVER) from None
+                raise CollectionBusy(self._fqrn, OVERTAKEN, now + generation.TAKEOVER) from None
             self.document, self._written = document, now
 
     @property
@@ -116,7 +106,7 @@ class Claim:
     def keep(self) -> None:
         """Renew it from time to time, in work that takes long."""
         if self.held and not timedelta() <= self.age < RENEW_EVERY:
-            self.move(CollectionStep.RENEW)
+            self.move(generation.CollectionStep.RENEW)
 
 
 def process_name(process: int) -> str | None:
@@ -212,7 +202,7 @@ def sweep(
             if settled is not None and time.monotonic() >= settled:
                 settled = None
             swept = None if settled is not None else last + 1
-            renewal = renewing.submit(claim.move, CollectionStep.RENEW, swept=swept)
+            renewal = renewing.submit(claim.move, generation.CollectionStep.RENEW, swept=swept)
             yield Swept(last, deleted, failed)
         if renewal is not None:
             renewal.result()
@@ -268,7 +258,7 @@ def _delete(
     while waiting and tries < _TRIES:
         failed = {}
         if not claim.fresh:
-            claim.move(CollectionStep.RENEW)
+            claim.move(generation.CollectionStep.RENEW)
         jobs = [
             (part, pool.submit(request, part))
             for part in (waiting[start : start + REQUEST] for start in range(0, len(waiting), REQUEST))
@@ -364,7 +354,7 @@ class SwitchingSide:
 def note_collection(store: Store, now: datetime) -> None:
     """Write to the status file when the last collection ended, as the stock tools do. Raises StoreError."""
     try:
-        data, version = store.get_versioned(STATUS_KEY)
+        data, version = store.get_versioned(generation.STATUS_KEY)
         status = json.loads(data)
     except NotFound:
         status, version = {}, None
@@ -372,4 +362,4 @@ def note_collection(store: Store, now: datetime) -> None:
         return  # not ours to mend: the stock tools write it
     if isinstance(status, dict):
         status["last_gc"] = now.astimezone(UTC).strftime(_STOCK_TIME)
-        store.replace(STATUS_KEY, json.dumps(status, indent=2).encode() + b"\n", expected=version)
+        store.replace(generation.STATUS_KEY, json.dumps(status, indent=2).encode() + b"\n", expected=version)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from include.cvmfs import errors
 from include.cvmfs.collect.report import (
     LISTING_EVERY,
     SEVENTHS,
@@ -24,15 +25,6 @@ from include.cvmfs.collect.scan import CatalogNames, ScanCache, Shards, joined, 
 from include.cvmfs.collect.sweep import Named
 from include.cvmfs.coordination.condemned import SHARDS, Index, hashes_in, read_index, read_shard, records_of
 from include.cvmfs.coordination.generation import ORPHAN_GRACE
-from include.cvmfs.errors import (
-    CollectionBusy,
-    CollectionRefused,
-    CvmfsError,
-    FormatError,
-    ObjectDamaged,
-    ObjectError,
-    ObjectMissing,
-)
 from include.cvmfs.format.database import Ref, RefType
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, META, ObjectHash, hash_of_key
 from include.storage.store import ObjectMeta, Store
@@ -220,9 +212,9 @@ class Marking:
         revisions = (decision.root for decision in kept if decision.published)
         try:
             walk(self._cache, revisions, self.seen, take, on_step=self._on_step)
-        except CollectionBusy:
+        except errors.CollectionBusy:
             raise
-        except CvmfsError as fault:
+        except errors.CvmfsError as fault:
             raise _unreadable(fault, named) from fault
         # Readers never get the others. A commit that is stopped is stopped because its objects may be gone.
         others = (decision.root for decision in kept if not decision.published)
@@ -231,7 +223,7 @@ class Marking:
 
     def _unread(self, name: ObjectHash, fault: Exception) -> None:
         """A missing catalog was collected before; what else cannot be read goes, and what it names becomes orphans."""
-        if not isinstance(fault, ObjectMissing):
+        if not isinstance(fault, errors.ObjectMissing):
             self._report.notes.append(f"condemned catalog {name} cannot be read: {fault}")
             self.gone.add_records(split(records_of([name.with_suffix(CATALOG)])))
 
@@ -250,20 +242,20 @@ def _take(into: Shards, name: ObjectHash, names: CatalogNames) -> None:
     into.add_records([records_of([name.with_suffix(CATALOG)])])
 
 
-def _unreadable(fault: CvmfsError, named: Named) -> CollectionRefused:
+def _unreadable(fault: errors.CvmfsError, named: Named) -> errors.CollectionRefused:
     fqrn = named.manifest.fqrn
     hint = f"run: nightshift repo check {fqrn}"
-    if isinstance(fault, ObjectError):
+    if isinstance(fault, errors.ObjectError):
         names = [tag.name for tag in named.tags if tag.hash.with_suffix(CATALOG).key == fault.key]
         if names:
             hint = f"tag {names[0]!r} names it: restore the object, or remove the tag"
-    return CollectionRefused(fqrn, f"a catalog that must stay cannot be read ({fault})", hint=hint)
+    return errors.CollectionRefused(fqrn, f"a catalog that must stay cannot be read ({fault})", hint=hint)
 
 
 SMALL = 1000  # objects; the brake is for more
 _NEVER = {CERTIFICATE.encode(), META.encode()}
 _SUFFIX = slice(20, 21)
-_UNREADABLE = (ObjectMissing, ObjectDamaged, FormatError)
+_UNREADABLE = (errors.ObjectMissing, errors.ObjectDamaged, errors.FormatError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +275,7 @@ def _listed(store: Store, number: int) -> Listed:
     for meta in store.list(f"data/{number:02x}"):
         try:
             objects[records_of([hash_of_key(meta.key)])] = meta
-        except FormatError:
+        except errors.FormatError:
             others += 1
     return Listed(objects, others)
 
@@ -397,7 +389,7 @@ class Weighing:
             return
         what = f"{kept} objects would stay, {last.objects} stayed at the last collection"
         if not self._rules.accept:
-            raise CollectionRefused(
+            raise errors.CollectionRefused(
                 self._report.fqrn, f"{what}: {1 - kept / last.objects:.0%} less",
                 hint="if that is right, accept it by --accept REASON",
             )  # fmt: skip

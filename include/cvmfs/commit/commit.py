@@ -36,9 +36,8 @@ from include.cvmfs.errors import (
     RepositoryError,
 )
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.database import Reflog, RefType
+from include.cvmfs.format.database import History, Reflog, RefType, Tag
 from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, ObjectHash, hash_bytes
-from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.needed_objects import Lineage

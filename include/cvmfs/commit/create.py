@@ -14,9 +14,9 @@ from include.cvmfs.commit.metadata_objects import store_all, store_compressed
 from include.cvmfs.errors import FormatError, KeyFileError, RepositoryError, SignatureError, TrustError, WhitelistError
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.catalog import DEFAULT_TTL_S, Catalog
+from include.cvmfs.format.database import History, Tag
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, Algorithm, ObjectHash
-from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import (
     Certificate,
     KeyFile,

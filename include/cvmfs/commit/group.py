@@ -26,9 +26,9 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import check_tag_description, check_tag_name
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.history import check_tag_description, check_tag_name
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.schema import Counts, Statistics

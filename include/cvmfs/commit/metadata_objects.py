@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.cvmfs.errors import FormatError, HeadDamaged, ObjectDamaged, ObjectMissing, ReflogError
-from include.cvmfs.format.database import Reflog
+from include.cvmfs.format.database import History, Reflog
 from include.cvmfs.format.hashes import HISTORY, ObjectHash, hash_bytes
-from include.cvmfs.format.history import History
 from include.cvmfs.format.manifest import Manifest, alternative_key
 from include.cvmfs.format.objects import compress, load
 from include.storage.errors import NotFound

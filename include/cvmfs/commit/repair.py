@@ -32,9 +32,8 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.database import Reflog, RefType
+from include.cvmfs.format.database import TRUNK, History, Reflog, RefType, Tag
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, ObjectHash
-from include.cvmfs.format.history import TRUNK, History, Tag
 from include.cvmfs.format.keys import ManifestSigner, parse_public_keys
 from include.cvmfs.format.layout import MetaInfo, skeleton
 from include.cvmfs.format.manifest import Manifest

@@ -22,8 +22,8 @@ from include.cvmfs.coordination.generation import Look, look, require_unmoved
 from include.cvmfs.errors import REVISION_UNKNOWN, CatalogError, GenerationMoved, ObjectError, TagError
 from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import TRUNK, TRUNK_PREVIOUS, History, Tag, check_tag_description, check_tag_name
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
-from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, History, Tag, check_tag_description, check_tag_name
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.revision.needed_objects import back_from

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from include.cvmfs.errors import CatalogError, FormatError, ObjectDamaged
-from include.cvmfs.format.catalog_file import CatalogFile, read_properties, read_schema
 from include.cvmfs.format.dirent import Chunk, Dirent, algorithm_of, digest_of
 from include.cvmfs.format.hashes import CATALOG, PARTIAL, Algorithm, ObjectHash, hash_bytes, path_hash
 from include.cvmfs.format.layout import MTIME_NS, CatalogContents, Layout, Tables, shape_of
@@ -20,11 +19,14 @@ from include.cvmfs.format.objects import Compression, compress, decompress
 from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.format.schema import (
     NAMES,
+    CatalogFile,
     Counts,
     Statistics,
     count,
     empty_image,
     open_image,
+    read_properties,
+    read_schema,
     relaid,
     revision_fault,
     schema_fault,

@@ -14,20 +14,11 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Self
 
-from include.cvmfs.errors import (
-    CvmfsError,
-    FormatError,
-    ObjectMissing,
-    ReflogError,
-    RepositoryError,
-    SignatureError,
-    TagError,
-)
+from include.cvmfs import errors
 from include.cvmfs.format import database as reflogs, manifest as manifests, whitelist as whitelists
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.database import Reflog
+from include.cvmfs.format.database import History, Reflog, Tag
 from include.cvmfs.format.hashes import CERTIFICATE, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import (
     Certificate,
     ManifestSigner,
@@ -109,7 +100,9 @@ def fetch_trusted(
     """
     name = fqrn or store.url.rstrip("/").rpartition("/")[2] or store.url
     if not public_keys and not store.is_local:
-        raise SignatureError("manifest", f"{store.url} is not local: give the repository's public key to verify it")
+        raise errors.SignatureError(
+            "manifest", f"{store.url} is not local: give the repository's public key to verify it"
+        )
     with _failing(OpenFailure.DOWNLOAD):
         data = _fetch_manifest(store, name)
     with _failing(OpenFailure.ROOT_PATH_MISMATCH if _of_other_root(data) else OpenFailure.INCOMPLETE):
@@ -117,11 +110,11 @@ def fetch_trusted(
     manifest = signed.manifest
     with _failing(OpenFailure.NAME_MISMATCH):
         if not manifest.fqrn or (fqrn is not None and manifest.fqrn != fqrn):
-            raise RepositoryError(name, f"the manifest found there is that of {manifest.fqrn!r}; check the URL")
+            raise errors.RepositoryError(name, f"the manifest found there is that of {manifest.fqrn!r}; check the URL")
     with _failing(OpenFailure.OUTDATED):
         if manifest.revision < min_revision or manifest.timestamp < min_timestamp:
             last = f"revision {min_revision} of time {min_timestamp} was seen before"
-            raise RepositoryError(
+            raise errors.RepositoryError(
                 manifest.fqrn, f"the manifest is of revision {manifest.revision}, time {manifest.timestamp}, but {last}"
             )
     if not public_keys:
@@ -142,7 +135,7 @@ def fetch_trusted(
 def load_certificate(store: Store, manifest: Manifest) -> Certificate:
     """The certificate that the manifest names, its hash verified."""
     if manifest.certificate is None:
-        raise RepositoryError(manifest.fqrn, "the manifest names no certificate (field X)")
+        raise errors.RepositoryError(manifest.fqrn, "the manifest names no certificate (field X)")
     return parse_certificate(load(store, manifest.certificate, limit=_CERTIFICATE_BYTES))
 
 
@@ -151,9 +144,9 @@ def _fetch_whitelist(store: Store, fqrn: str) -> SignedWhitelist:
     try:
         return Whitelist.parse(store.get(whitelists.KEY))
     except NotFound:
-        raise RepositoryError(fqrn, f"no {whitelists.KEY} in {store.url}; {cure}") from None
-    except FormatError as fault:
-        raise FormatError(fault.what, f"{fault.detail}; {cure}") from None
+        raise errors.RepositoryError(fqrn, f"no {whitelists.KEY} in {store.url}; {cure}") from None
+    except errors.FormatError as fault:
+        raise errors.FormatError(fault.what, f"{fault.detail}; {cure}") from None
 
 
 def _fetch_manifest(store: Store, name: str) -> bytes:
@@ -161,7 +154,7 @@ def _fetch_manifest(store: Store, name: str) -> bytes:
         return store.get(manifests.KEY)
     except NotFound:
         cure = "check the URL; if the file is lost, run where the keys are: nightshift repo repair --manifest"
-        raise RepositoryError(name, f"no {manifests.KEY} at {store.url}; {cure}") from None
+        raise errors.RepositoryError(name, f"no {manifests.KEY} at {store.url}; {cure}") from None
 
 
 def _of_other_root(data: bytes) -> bool:
@@ -174,7 +167,7 @@ def _failing(failure: OpenFailure) -> Iterator[None]:
     """Errors from within are of this class."""
     try:
         yield
-    except (CvmfsError, StoreError) as fault:
+    except (errors.CvmfsError, StoreError) as fault:
         fault.stage = fault.stage or failure
         raise
 
@@ -224,18 +217,18 @@ class ManifestVerifier:
                 )
             whitelist = Whitelist.parse(store.get(whitelists.KEY))
             whitelists.verify(whitelist, keys, fqrn=signed.manifest.fqrn, now=now, certificate=certificate)
-        except SignatureError:
+        except errors.SignatureError:
             raise
-        except (CvmfsError, NotFound) as fault:
+        except (errors.CvmfsError, NotFound) as fault:
             raise self._foreign(
                 store, signed, f"is signed with certificate {name}, which cannot be verified: {fault}"
             ) from None
         return certificate
 
     @staticmethod
-    def _foreign(store: Store, signed: SignedManifest, what: str) -> SignatureError:
+    def _foreign(store: Store, signed: SignedManifest, what: str) -> errors.SignatureError:
         fqrn = signed.manifest.fqrn
-        return SignatureError(
+        return errors.SignatureError(
             "manifest",
             f"the one of {fqrn} in {store.url} {what}; if its signing key was replaced, put the master key's "
             f"{fqrn}.pub into the keys folder, else find out who wrote it and restore .cvmfspublished",
@@ -312,7 +305,7 @@ class Repository:
         history = self.history()
         tag = None if history is None else history.tag(name)
         if tag is None:
-            raise TagError(name, f"no such tag in {self.fqrn}; list them with: nightshift repo tags")
+            raise errors.TagError(name, f"no such tag in {self.fqrn}; list them with: nightshift repo tags")
         return tag
 
     def reflog(self, *, named: bool = True) -> Reflog:
@@ -323,10 +316,10 @@ class Repository:
         try:
             data = self.store.get(reflogs.KEY)
         except NotFound:
-            raise ReflogError(self.fqrn, f"no {reflogs.KEY} in {self.store.url}") from None
+            raise errors.ReflogError(self.fqrn, f"no {reflogs.KEY} in {self.store.url}") from None
         name = self.manifest.reflog
         if named and (name is None or hash_bytes(data, name.algorithm).digest != name.digest):
-            raise ReflogError(self.fqrn, f"{reflogs.KEY} is not the one that the manifest names ({name})")
+            raise errors.ReflogError(self.fqrn, f"{reflogs.KEY} is not the one that the manifest names ({name})")
         return Reflog.load(data)
 
     def superseded_after(self, cutoff: int) -> int:
@@ -339,7 +332,7 @@ class Repository:
         while published.get(root.digest, cutoff) >= cutoff:
             try:
                 before = self.at(root).root.previous_revision
-            except ObjectMissing:  # collected
+            except errors.ObjectMissing:  # collected
                 if not count:
                     raise
                 break
@@ -361,5 +354,5 @@ class Repository:
     def _root_of(self, text: str) -> ObjectHash:
         try:
             return ObjectHash.parse(text)
-        except FormatError:
+        except errors.FormatError:
             return self.tag(text).hash

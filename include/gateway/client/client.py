@@ -21,7 +21,7 @@ import requests
 
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.gateway import protocol
-from include.gateway.client.lease_renewal import Holdings, Keeper, LeaseEvent
+from include.gateway.client.leases import Holdings, Keeper, Lease, LeaseEvent, LeaseInfo, RepositoryInfo
 from include.gateway.client.transport import (
     Administration,
     Call,
@@ -32,7 +32,6 @@ from include.gateway.client.transport import (
     epoch_of,
     queue_of,
 )
-from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
 from include.gateway.errors import LEASE_ENDING, CommitUnclear, GatewayError, LeaseLost, NotOffered, PathBusy, ReplyLost
 from include.gateway.protocol import LeasePath, Offer, checked_path, lease_path
 from include.settings.secrets import ConnectionSecrets, base_url

@@ -16,22 +16,8 @@ from urllib.parse import quote
 
 import requests
 
-from include.gateway import protocol
-from include.gateway.client.values import Lease, RepositoryInfo
-from include.gateway.errors import (
-    BAD_REQUEST,
-    GATEWAY_FAILED,
-    NOT_SWITCHED,
-    UNEXPECTED_REPLY,
-    GatewayError,
-    GatewayErrorKind,
-    GatewayUnreachable,
-    LeaseLost,
-    NotOffered,
-    ReplyLost,
-    kind_of,
-    redact,
-)
+from include.gateway import errors, protocol
+from include.gateway.client.leases import Lease, RepositoryInfo
 from include.gateway.protocol import API, EPOCH_HEADER, EXPIRES_HEADER, TRACE_HEADER, LeasePath, checked_path
 from include.http_calls import CallFailure, failure_of, pooled_session, repeated
 
@@ -54,15 +40,19 @@ class ReplyVerdict:
             reason = members.get("reason", members.get("status"))
             if isinstance(reason, str) and reason:
                 detail = members.get("detail")
-                raise _error(kind_of(reason), what, reason, reply, fields, detail if isinstance(detail, str) else "")
+                raise _error(
+                    errors.kind_of(reason), what, reason, reply, fields, detail if isinstance(detail, str) else ""
+                )
             self.unexpected(reply, what)
         text = reply.text.strip()
         if reply.status >= 500:
-            raise _error(LeaseLost if text == "invalid lease" else GATEWAY_FAILED, what, text, reply, fields)
+            raise _error(
+                errors.LeaseLost if text == "invalid lease" else errors.GATEWAY_FAILED, what, text, reply, fields
+            )
         if reply.status in (404, 405):
-            raise _error(NotOffered, what, f"HTTP {reply.status}", reply, fields)
+            raise _error(errors.NotOffered, what, f"HTTP {reply.status}", reply, fields)
         if 400 <= reply.status < 500:
-            raise _error(BAD_REQUEST, what, text or f"HTTP {reply.status}", reply, fields)
+            raise _error(errors.BAD_REQUEST, what, text or f"HTTP {reply.status}", reply, fields)
         self.unexpected(reply, what)
 
     def parsed(self, reply: Reply, what: str, parse: Callable[[Any], T]) -> T:
@@ -75,8 +65,8 @@ class ReplyVerdict:
 
     def unexpected(self, reply: Reply, what: str) -> NoReturn:
         """Raises GatewayError: this is no reply of a gateway."""
-        raise UNEXPECTED_REPLY(
-            f"gateway {self._url}: {what}: HTTP {reply.status}, {reply.text[:200]!r}; {UNEXPECTED_REPLY.hint}",
+        raise errors.UNEXPECTED_REPLY(
+            f"gateway {self._url}: {what}: HTTP {reply.status}, {reply.text[:200]!r}; {errors.UNEXPECTED_REPLY.hint}",
             trace=reply.trace,
         )
 
@@ -87,8 +77,8 @@ class ReplyVerdict:
 
 
 def _error(
-    kind: GatewayErrorKind, what: str, reason: str, reply: Reply, fields: Mapping[str, str], detail: str = ""
-) -> GatewayError:
+    kind: errors.GatewayErrorKind, what: str, reason: str, reply: Reply, fields: Mapping[str, str], detail: str = ""
+) -> errors.GatewayError:
     message = f"{reason}: {detail}" if detail else reason
     trace = f" (trace {reply.trace})" if reply.trace else ""
     return kind(f"{what}: {message[:1000]}; {kind.hint}{trace}", reason=reason, trace=reply.trace, **fields)
@@ -169,7 +159,8 @@ class Transport:
         session: requests.Session | None = None,
         pause: Callable[[float], object] | None = None,
     ) -> None:
-        self.url = _api_url(base_url)
+        base = base_url.rstrip("/")
+        self.url = base if base.endswith(API) else base + API
         self._authorize = authorize
         self._timeout_s = timeout_s
         self._retries = retries
@@ -190,7 +181,7 @@ class Transport:
         if isinstance(outcome, Reply):
             return outcome
         # Raised here, outside of any except block, so that no traceback carries the library's message with its URL.
-        kind = ReplyLost if outcome.sent else GatewayUnreachable
+        kind = errors.ReplyLost if outcome.sent else errors.GatewayUnreachable
         raise kind(f"gateway {self.url}: {call.what}: {outcome.why}; {kind.hint}")
 
     def _once(self, call: Call) -> Reply | CallFailure:
@@ -206,15 +197,10 @@ class Transport:
                 timeout=(min(timeout_s, 10.0), timeout_s), allow_redirects=False,
             )  # fmt: skip
             return Reply(
-                response.status_code, response.headers, redact(response.text[:2000]), _members(response.content)
+                response.status_code, response.headers, errors.redact(response.text[:2000]), _members(response.content)
             )
         except requests.RequestException as error:
             return failure_of(error)
-
-
-def _api_url(base_url: str) -> str:
-    base = base_url.rstrip("/")
-    return base if base.endswith(API) else base + API
 
 
 def _members(body: bytes) -> Mapping[str, Any] | None:
@@ -228,7 +214,7 @@ def _members(body: bytes) -> Mapping[str, Any] | None:
 class _HideTokens(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        hidden = redact(message)
+        hidden = errors.redact(message)
         if hidden != message:
             record.msg, record.args = hidden, ()
         return True
@@ -277,7 +263,7 @@ class Administration(ABC):
             self._send(Call("POST", path, what, signed=body, body=body, repeatable=True)), what, place
         )
         if not any(listed.name == repository and listed.enabled is enabled for listed in self.repositories()):
-            raise NOT_SWITCHED(f"{what}: the gateway replied ok and did not do it; {NOT_SWITCHED.hint}")
+            raise errors.NOT_SWITCHED(f"{what}: the gateway replied ok and did not do it; {errors.NOT_SWITCHED.hint}")
 
     def collect_garbage(
         self, repository: str, *, timeout_s: float, revisions: int = 0, dry_run: bool = False

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from include.cvmfs.errors import CvmfsError
+from include.cvmfs.format.database import NOT_IN_A_LINE
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
-from include.cvmfs.format.history import NOT_IN_A_LINE
 from include.errors import NightshiftError
 from include.gateway import protocol
 from include.gateway.errors import BadLeasePath

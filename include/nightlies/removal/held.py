@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from include.cvmfs.commit.tags import TagDecision, decide
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalog import NestedRef
-from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, Tag
+from include.cvmfs.format.database import TRUNK, TRUNK_PREVIOUS, Tag
 from include.cvmfs.format.paths import ancestors, is_below, link_target, parent_of
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
@@ -24,8 +24,7 @@ from include.nightlies.rules.build import BuildKey, build_directories, build_of_
 from include.nightlies.rules.passes import began_by_itself
 from include.nightlies.rules.retention_rules import HeldBuild, reached
 from include.nightlies.steps.care import prune_rule
-from include.provenance.document import ChangeKind, ProvenanceRecord
-from include.provenance.records import documents
+from include.provenance.records import ChangeKind, ProvenanceRecord, documents
 from include.settings.model import Slot
 from include.site.changes import contents_of
 from include.site.site import Site

@@ -24,8 +24,7 @@ from include.nightlies.rules.build import ArtifactRecord, BuildKey
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.approve import ApprovalRequest, require_answer, settings_of
 from include.nightlies.steps.values import Attempt
-from include.provenance.document import ChangeKind, ProvenanceRecord
-from include.provenance.records import begun, note
+from include.provenance.records import ChangeKind, ProvenanceRecord, begun, note
 from include.site.site import Site
 
 OF_USE = timedelta(hours=12)

@@ -22,8 +22,7 @@ from include.nightlies.rules.build import folder_of_builds
 from include.nightlies.rules.retention_rules import HeldBuild, RetentionDecision, decide
 from include.nightlies.steps.approve import ApprovalRequest
 from include.nightlies.steps.values import Attempt
-from include.provenance.document import ChangeKind
-from include.provenance.records import newest
+from include.provenance.records import ChangeKind, newest
 from include.publishers.required_objects import topmost
 from include.settings.errors import SettingsError
 from include.settings.model import Slot

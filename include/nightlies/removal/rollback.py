@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.tags import RollbackPlan, plan_rollback, rollback as make_revision
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import TRUNK_PREVIOUS
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.history import TRUNK_PREVIOUS
-from include.cvmfs.revision.diff import Difference, diff
 from include.cvmfs.revision.needed_objects import KnownRoot, back_from
-from include.cvmfs.revision.revision import Revision
+from include.cvmfs.revision.revision import Difference, Revision, diff
 from include.json_values import JsonValue
 from include.ledger.acts import ActKind
 from include.nightlies.errors import PREVIEW_OUTDATED

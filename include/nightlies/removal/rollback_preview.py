@@ -14,8 +14,7 @@ from include.cvmfs.errors import ObjectError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.paths import is_below, link_target, name_of, path_and_above
-from include.cvmfs.revision.diff import Difference, DifferingEntry, diff
-from include.cvmfs.revision.revision import Revision
+from include.cvmfs.revision.revision import Difference, DifferingEntry, Revision, diff
 from include.json_values import JsonValue
 from include.ledger.engine import Bind
 from include.nightlies.errors import ROLLBACK_REFUSED

@@ -17,7 +17,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.group import Rebased, rebase
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.catalog import PackedCatalog
-from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS
+from include.cvmfs.format.database import TRUNK, TRUNK_PREVIOUS
 from include.cvmfs.format.paths import ancestors, common_top, is_below, link_target
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
@@ -35,8 +35,7 @@ from include.nightlies.rules.selection import select
 from include.nightlies.steps.approve import ApprovalRequest
 from include.nightlies.steps.links import Completeness
 from include.nightlies.steps.values import Attempt
-from include.provenance.document import ChangeKind
-from include.provenance.records import links_by_path, newest
+from include.provenance.records import ChangeKind, links_by_path, newest
 from include.publishers.base import Published
 from include.publishers.required_objects import is_reserved, topmost
 from include.settings.model import Slot

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from include.cvmfs.errors import TagError
-from include.cvmfs.format.history import check_tag_name
+from include.cvmfs.format.database import check_tag_name
 from include.cvmfs.format.paths import is_below
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision

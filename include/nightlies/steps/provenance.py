@@ -10,8 +10,7 @@ from include.ledger.errors import LedgerError
 from include.nightlies.records import builds
 from include.nightlies.rules.publication import Publication, State
 from include.nightlies.steps.values import Attempt, Batch, Item
-from include.provenance.document import ChangeKind
-from include.provenance.records import begun, newest, note
+from include.provenance.records import ChangeKind, begun, newest, note
 from include.settings.model import Slot
 from include.site.site import Site
 

@@ -14,8 +14,7 @@ from datetime import date
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from include.cvmfs.sources.artifact import open_artifact
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource, open_artifact
 from include.cvmfs.sources.source import SourceLimits, TreeSource
 from include.nightlies.errors import (
     INDEX_NOT_WRITTEN,

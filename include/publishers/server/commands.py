@@ -17,33 +17,7 @@ from include.cvmfs.errors import FormatError
 from include.errors import ErrorRow
 from include.gateway.errors import PathBusy
 from include.gateway.protocol import parse_duration
-from include.publishers.errors import PublisherError
-from include.publishers.server.errors import (
-    ANOTHER_PUBLISH,
-    COMMAND_FAILED,
-    COMMAND_HUNG,
-    COMMAND_MISSING,
-    COMMIT_REFUSED,
-    FILES_OPEN,
-    INPUT_REFUSED,
-    KEY_REFUSED,
-    LEASE_LOST,
-    LEASE_NOT_DROPPED,
-    NAME_REFUSED,
-    NODE_FULL,
-    NOT_IN_TRANSACTION,
-    OPEN_FAILED,
-    PATH_REFUSED,
-    PLACE_REFUSED,
-    REPOSITORY_UNAVAILABLE,
-    SIGNING_FAILED,
-    SYNC_FAILED,
-    UNKNOWN_REPOSITORY,
-    WHITELIST_EXPIRED,
-    NodeBusy,
-    NodeError,
-    TransactionOpen,
-)
+from include.publishers import errors
 
 HELD = 75
 """Exit code of a lock that another process holds (EX_TEMPFAIL)."""
@@ -284,7 +258,7 @@ class Commands:
     def delete(self, path: str) -> list[str]:
         """Take a place away. Raises NodeError for a path with a colon, which separates several."""
         if ":" in path:
-            raise INPUT_REFUSED(self.fqrn, f"{path}: ingest cannot take away a path with a colon", path=path)
+            raise errors.INPUT_REFUSED(self.fqrn, f"{path}: ingest cannot take away a path with a colon", path=path)
         return self._working(self._limited(self._ours("ingest", "-d", path.lstrip("/"), self.fqrn)))
 
     # -- tags, collections, checks
@@ -356,90 +330,92 @@ class Verb(Enum):
     SNAPSHOT = "snapshot"
 
 
-Kind = ErrorRow[..., NodeError] | type[PathBusy]
+Kind = ErrorRow[..., errors.NodeError] | type[PathBusy]
 _TIMED_OUT = frozenset({124, 137})
 _NO_PROGRAM = frozenset({126, 127})
 
 CODES: Mapping[tuple[Verb, int], Kind] = {
     (Verb.TRANSACTION, 16): PathBusy,
-    (Verb.TRANSACTION, 17): TransactionOpen,
-    (Verb.TRANSACTION, 2): PATH_REFUSED,
-    (Verb.TRANSACTION, 20): PATH_REFUSED,
-    (Verb.TRANSACTION, 22): INPUT_REFUSED,
-    (Verb.TRANSACTION, 5): OPEN_FAILED,
-    (Verb.LOCK, 66): UNKNOWN_REPOSITORY,  # of flock: no such folder
-    (Verb.ABORT, 5): LEASE_NOT_DROPPED,
-    (Verb.ABORT, 6): LEASE_NOT_DROPPED,
-    (Verb.ABORT, 4): FILES_OPEN,
+    (Verb.TRANSACTION, 17): errors.TransactionOpen,
+    (Verb.TRANSACTION, 2): errors.PATH_REFUSED,
+    (Verb.TRANSACTION, 20): errors.PATH_REFUSED,
+    (Verb.TRANSACTION, 22): errors.INPUT_REFUSED,
+    (Verb.TRANSACTION, 5): errors.OPEN_FAILED,
+    (Verb.LOCK, 66): errors.UNKNOWN_REPOSITORY,  # of flock: no such folder
+    (Verb.ABORT, 5): errors.LEASE_NOT_DROPPED,
+    (Verb.ABORT, 6): errors.LEASE_NOT_DROPPED,
+    (Verb.ABORT, 4): errors.FILES_OPEN,
 }
 """Exit codes and what they mean where nothing is said that is more precise."""
-_EXACT = frozenset({PathBusy, TransactionOpen})
+_EXACT = frozenset({PathBusy, errors.TransactionOpen})
 
 # The first that is found in the output counts. Messages of the gateway come before those of the steps they end.
 MESSAGES: Sequence[tuple[str, Kind]] = (
-    ("No space left on device", NODE_FULL),
-    ("Disk quota exceeded", NODE_FULL),
+    ("No space left on device", errors.NODE_FULL),
+    ("Disk quota exceeded", errors.NODE_FULL),
     ("Path busy. Time remaining", PathBusy),
     ("lease path busy", PathBusy),
-    ("another transaction is already open", TransactionOpen),
-    ("invalid_hmac", KEY_REFUSED),
-    ("authorization error", KEY_REFUSED),
-    ("cannot read gateway key", KEY_REFUSED),
-    ("invalid lease", LEASE_LOST),
-    ("lease_expired", LEASE_LOST),
-    ("no statistics counters for lease", LEASE_LOST),
-    ("cannot drop lease", LEASE_NOT_DROPPED),
-    ("doesn't recognize the lease or cannot drop it", LEASE_NOT_DROPPED),
-    ("is not in a transaction", NOT_IN_TRANSACTION),
-    ("in a transaction", TransactionOpen),
-    ("Open writable file descriptors", FILES_OPEN),
-    ("Current working directory is in", FILES_OPEN),
-    ("Repository whitelist for", WHITELIST_EXPIRED),
-    ("whitelist expired", WHITELIST_EXPIRED),
-    ("Repository unavailable under", REPOSITORY_UNAVAILABLE),
-    ("Another publish process is active", ANOTHER_PUBLISH),
-    ("is already in use", NAME_REFUSED),
-    ("Spaces are not allowed in tag names", NAME_REFUSED),
-    ("Lease end request - error reply", COMMIT_REFUSED),
-    ("SessionContext", COMMIT_REFUSED),
-    ("Failed to commit transaction", COMMIT_REFUSED),
-    ("Synchronization failed", SYNC_FAILED),
-    ("Failed to apply .cvmfsdirtab", SYNC_FAILED),
-    ("Manifest creation failed", SYNC_FAILED),
-    ("Tagging failed", NAME_REFUSED),
-    ("Signing failed", SIGNING_FAILED),
-    ("cannot open transaction on non-existing path", PATH_REFUSED),
-    ("not a directory", PATH_REFUSED),
-    ("does not exist", UNKNOWN_REPOSITORY),
-    ("cannot acquire lease", OPEN_FAILED),
+    ("another transaction is already open", errors.TransactionOpen),
+    ("invalid_hmac", errors.KEY_REFUSED),
+    ("authorization error", errors.KEY_REFUSED),
+    ("cannot read gateway key", errors.KEY_REFUSED),
+    ("invalid lease", errors.LEASE_LOST),
+    ("lease_expired", errors.LEASE_LOST),
+    ("no statistics counters for lease", errors.LEASE_LOST),
+    ("cannot drop lease", errors.LEASE_NOT_DROPPED),
+    ("doesn't recognize the lease or cannot drop it", errors.LEASE_NOT_DROPPED),
+    ("is not in a transaction", errors.NOT_IN_TRANSACTION),
+    ("in a transaction", errors.TransactionOpen),
+    ("Open writable file descriptors", errors.FILES_OPEN),
+    ("Current working directory is in", errors.FILES_OPEN),
+    ("Repository whitelist for", errors.WHITELIST_EXPIRED),
+    ("whitelist expired", errors.WHITELIST_EXPIRED),
+    ("Repository unavailable under", errors.REPOSITORY_UNAVAILABLE),
+    ("Another publish process is active", errors.ANOTHER_PUBLISH),
+    ("is already in use", errors.NAME_REFUSED),
+    ("Spaces are not allowed in tag names", errors.NAME_REFUSED),
+    ("Lease end request - error reply", errors.COMMIT_REFUSED),
+    ("SessionContext", errors.COMMIT_REFUSED),
+    ("Failed to commit transaction", errors.COMMIT_REFUSED),
+    ("Synchronization failed", errors.SYNC_FAILED),
+    ("Failed to apply .cvmfsdirtab", errors.SYNC_FAILED),
+    ("Manifest creation failed", errors.SYNC_FAILED),
+    ("Tagging failed", errors.NAME_REFUSED),
+    ("Signing failed", errors.SIGNING_FAILED),
+    ("cannot open transaction on non-existing path", errors.PATH_REFUSED),
+    ("not a directory", errors.PATH_REFUSED),
+    ("does not exist", errors.UNKNOWN_REPOSITORY),
+    ("cannot acquire lease", errors.OPEN_FAILED),
 )
 _SPOKEN = frozenset(Verb) - {Verb.LOCK, Verb.LOOK, Verb.PLACE, Verb.UNPACK, Verb.SPOOL}
 
 
 def failure(
     fqrn: str, verb: Verb, code: int, lines: Sequence[str], *, path: str = "", limit_s: int = 0
-) -> PublisherError | PathBusy:
+) -> errors.PublisherError | PathBusy:
     """The error for an exit code other than 0; it ends with the node's last words."""
     words = _last_words(lines)
     detail = f"{path or '/'}: {verb.value} ended with code {code} on the node{words}"
     if code == HELD:
-        return busy(NodeBusy, fqrn, path, f"another task of ours is at work on the node{words}", limit_s)
+        return busy(errors.NodeBusy, fqrn, path, f"another task of ours is at work on the node{words}", limit_s)
     if code == MISPLACED:
-        return PLACE_REFUSED(fqrn, f"{path or '/'} is not there on the node{words}", path=path)
+        return errors.PLACE_REFUSED(fqrn, f"{path or '/'} is not there on the node{words}", path=path)
     if code in _TIMED_OUT:
-        return COMMAND_HUNG(fqrn, f"{path or '/'}: {verb.value} took longer than {limit_s} s{words}", path=path)
+        return errors.COMMAND_HUNG(fqrn, f"{path or '/'}: {verb.value} took longer than {limit_s} s{words}", path=path)
     if code in _NO_PROGRAM:
-        return COMMAND_MISSING(fqrn, detail, path=path)
+        return errors.COMMAND_MISSING(fqrn, detail, path=path)
     kind = _kind(verb, code, "\n".join(lines))
     if kind is PathBusy:
         text = f"{fqrn}{path or '/'} is leased by another writer"
         return PathBusy(text, time_remaining_s=_remaining_s(lines), repository=fqrn, path=path, reason="path_busy")
     if isinstance(kind, type):
-        return busy(TransactionOpen, fqrn, path, f"another user has a transaction open on the node{words}", limit_s)
+        return busy(
+            errors.TransactionOpen, fqrn, path, f"another user has a transaction open on the node{words}", limit_s
+        )
     return kind(fqrn, detail, path=path)
 
 
-def busy(kind: type[NodeBusy], fqrn: str, path: str, detail: str, at_most_s: float) -> NodeBusy:
+def busy(kind: type[errors.NodeBusy], fqrn: str, path: str, detail: str, at_most_s: float) -> errors.NodeBusy:
     """The node is busy for an unknown time, at most as long as a command may take."""
     return kind(f"repository {fqrn}: {detail}; {kind.hint}", time_remaining_s=at_most_s, repository=fqrn, path=path)
 
@@ -447,11 +423,11 @@ def busy(kind: type[NodeBusy], fqrn: str, path: str, detail: str, at_most_s: flo
 def _kind(verb: Verb, code: int, text: str) -> Kind:
     by_code = CODES.get((verb, code))
     if by_code in _EXACT:
-        return by_code or COMMAND_FAILED
+        return by_code or errors.COMMAND_FAILED
     for pattern, kind in MESSAGES if verb in _SPOKEN else MESSAGES[:2]:
         if pattern in text:
             return kind
-    return by_code or COMMAND_FAILED
+    return by_code or errors.COMMAND_FAILED
 
 
 def _remaining_s(lines: Sequence[str]) -> float:

@@ -19,16 +19,7 @@ import paramiko
 
 from include.cvmfs.sources.source import printable
 from include.gateway.errors import redact
-from include.publishers.server.errors import (
-    COMMAND_HUNG,
-    HOST_KEY_CHANGED,
-    HOST_KEY_UNKNOWN,
-    KEY_UNUSABLE,
-    LOGIN_REFUSED,
-    NodeError,
-    NodeLost,
-    NodeUnreachable,
-)
+from include.publishers import errors
 
 log = logging.getLogger(__name__)
 logging.getLogger("paramiko.transport").setLevel(logging.CRITICAL)  # what it reports as errors comes as exceptions, too
@@ -92,7 +83,9 @@ class SshConnection:
         try:
             self._client.load_host_keys(str(where.known_hosts))
         except (OSError, paramiko.SSHException) as fault:
-            raise KEY_UNUSABLE(where.fqrn, f"known_hosts file {where.known_hosts} cannot be read ({fault})") from fault
+            raise errors.KEY_UNUSABLE(
+                where.fqrn, f"known_hosts file {where.known_hosts} cannot be read ({fault})"
+            ) from fault
         ours = None if key is None else _load(where, key)
         try:
             self._client.connect(
@@ -112,16 +105,18 @@ class SshConnection:
         except paramiko.BadHostKeyException as fault:
             shown, wanted = fingerprint(fault.key), fingerprint(fault.expected_key)
             detail = f"{where.name} shows the key {shown}, {where.known_hosts} has {wanted}"
-            raise HOST_KEY_CHANGED(where.fqrn, detail) from None
+            raise errors.HOST_KEY_CHANGED(where.fqrn, detail) from None
         except paramiko.AuthenticationException as fault:
             how = "our agent's keys" if key is None else f"the key {key}"
-            raise LOGIN_REFUSED(where.fqrn, f"{where.name} does not take {how} ({fault})") from fault
+            raise errors.LOGIN_REFUSED(where.fqrn, f"{where.name} does not take {how} ({fault})") from fault
         except (OSError, EOFError) as fault:
-            raise NodeUnreachable(where.fqrn, f"{where.name} does not answer ({fault})") from fault
+            raise errors.NodeUnreachable(where.fqrn, f"{where.name} does not answer ({fault})") from fault
         except paramiko.SSHException as fault:
             if "No authentication methods" in str(fault):
-                raise LOGIN_REFUSED(where.fqrn, f"{where.name}: there is no key to log in with ({fault})") from fault
-            raise NodeUnreachable(where.fqrn, f"{where.name} does not speak SSH with us ({fault})") from fault
+                raise errors.LOGIN_REFUSED(
+                    where.fqrn, f"{where.name}: there is no key to log in with ({fault})"
+                ) from fault
+            raise errors.NodeUnreachable(where.fqrn, f"{where.name} does not speak SSH with us ({fault})") from fault
 
     def close(self) -> None:
         """End it, and with it the input of whatever runs. Harmless if it has ended."""
@@ -162,7 +157,7 @@ class SshConnection:
     def _transport(self) -> paramiko.Transport:
         transport = self._client.get_transport()
         if transport is None:
-            raise NodeLost(self.address.fqrn, f"the connection to {self.address.name} has ended")
+            raise errors.NodeLost(self.address.fqrn, f"the connection to {self.address.name} has ended")
         return transport
 
     def _socket(self) -> socket.socket:
@@ -174,8 +169,8 @@ class SshConnection:
             made.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, max(where.keepalive_s * 3, 10) * 1000)
         return made
 
-    def _lost(self, fault: object) -> NodeLost:
-        return NodeLost(self.address.fqrn, f"the connection to {self.address.name} ended ({fault})")
+    def _lost(self, fault: object) -> errors.NodeLost:
+        return errors.NodeLost(self.address.fqrn, f"the connection to {self.address.name} ended ({fault})")
 
 
 class Running:
@@ -210,7 +205,7 @@ class Running:
         code = channel.recv_exit_status()
         self._drain()
         if code < 0:
-            raise NodeLost(
+            raise errors.NodeLost(
                 self._address.fqrn, f"the connection to {self._address.name} ended in the middle of a command"
             )
         return CommandResult(code, self._output.done())
@@ -250,9 +245,9 @@ class Running:
             if not (channel.eof_received or channel.recv_ready()):
                 break
 
-    def _hung(self) -> NodeError:
+    def _hung(self) -> errors.NodeError:
         output = " | ".join(self._output.done()[-3:])
-        return COMMAND_HUNG(
+        return errors.COMMAND_HUNG(
             self._address.fqrn,
             f"a command on {self._address.name} did not end within {self._limit_s:.0f} s, and the node did not end it"
             + (f": {output}" if output else ""),
@@ -303,10 +298,10 @@ def _load(where: NodeAddress, key: Path) -> paramiko.PKey:
         # it is annotated to take text, and hands its argument to a library that takes bytes
         return paramiko.PKey.from_path(key, phrase.encode() if phrase else None)  # type: ignore[arg-type]
     except FileNotFoundError:
-        raise KEY_UNUSABLE(where.fqrn, f"there is no key file {key}") from None
+        raise errors.KEY_UNUSABLE(where.fqrn, f"there is no key file {key}") from None
     except (OSError, ValueError, TypeError, paramiko.SSHException) as fault:
         # errors of the library that reads it; its message covers a locked key and a wrong passphrase
-        raise KEY_UNUSABLE(where.fqrn, f"key file {key} cannot be used ({fault})") from None
+        raise errors.KEY_UNUSABLE(where.fqrn, f"key file {key} cannot be used ({fault})") from None
 
 
 class _Refuse(paramiko.MissingHostKeyPolicy):
@@ -318,7 +313,7 @@ class _Refuse(paramiko.MissingHostKeyPolicy):
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
         where = self._address
         shown = f"{where.name} shows the key {fingerprint(key)}, and {where.known_hosts} has none for {hostname}"
-        raise HOST_KEY_UNKNOWN(where.fqrn, shown)
+        raise errors.HOST_KEY_UNKNOWN(where.fqrn, shown)
 
 
 def fingerprint(key: paramiko.PKey) -> str:

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from include.cvmfs.errors import FormatError
+from include.cvmfs.format.database import check_tag_description, check_tag_name
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.history import check_tag_description, check_tag_name
 from include.cvmfs.revision.repository import Repository
+from include.json_values import JsonValue
 from include.publishers.capabilities import Loss, Operation, PublishRoute, require
-from include.publishers.errors import NotSupported
+from include.publishers.errors import COMMAND_FAILED, NAME_REFUSED, NodeLost, NotSupported
 from include.publishers.server.commands import NodeTag, Verb, failure
 from include.publishers.server.connection import CommandResult, NodeAddress, SshConnection
-from include.publishers.server.errors import COMMAND_FAILED, NAME_REFUSED, NodeLost
 from include.publishers.server.node import Node, Session
 
 _SHORT_S = 60
@@ -74,19 +74,12 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class JobLook:
+class JobLook(JsonValue):
     """A job at one moment. `code`: its exit code once it has ended; `lines`: the last of its output."""
 
     stage: Stage
     code: int | None = None
     lines: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"stage": self.stage.value, "code": self.code, "lines": list(self.lines)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> JobLook:
-        return cls(Stage(value["stage"]), value["code"], tuple(value["lines"]))
 
     @classmethod
     def parse(cls, output: Sequence[str]) -> JobLook:

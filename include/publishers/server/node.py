@@ -20,10 +20,9 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import SPECIALS, Entry, EntryKind, Opener, unpack_xattrs
 from include.gateway.errors import PathBusy
-from include.publishers.errors import PublisherError
+from include.publishers.errors import NodeBusy, NodeLost, PublisherError, TransactionOpen
 from include.publishers.server.commands import HELD, Commands, Record, SeenNode, Verb, busy, failure
 from include.publishers.server.connection import KEPT_LINES, CommandResult, NodeAddress, SshConnection
-from include.publishers.server.errors import NodeBusy, NodeLost, TransactionOpen
 from include.publishers.server.pack import NodeArchive
 
 _READ_BYTES = 1 << 20

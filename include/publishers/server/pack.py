@@ -22,7 +22,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, PrepareProgress, prepare
 from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.ingest.tree import beyond, check_member
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.source import (
     SPECIALS,
     AttributedSource,
@@ -39,7 +39,7 @@ from include.cvmfs.sources.source import (
 )
 from include.cvmfs.sources.tarball import TarSource
 from include.publishers.capabilities import Operation
-from include.publishers.server.errors import PACKED_MISSING
+from include.publishers.errors import PACKED_MISSING
 from include.storage.file import FileStore
 
 _READ_BYTES = 1 << 20

@@ -26,20 +26,12 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import Entry, EntryKind, checked_destination
+from include.publishers import required_objects
 from include.publishers.base import PhaseTimes, Published, Released, Reserved, tree_options
 from include.publishers.capabilities import Loss, Operation, PublishRoute, require
-from include.publishers.errors import NotSupported
-from include.publishers.required_objects import (
-    is_derived_from,
-    is_reserved,
-    is_tree,
-    missing_directories,
-    occupied,
-    unused,
-)
+from include.publishers.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable, NotSupported
 from include.publishers.server.commands import Commands, Verb
 from include.publishers.server.connection import NodeAddress
-from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import NodeUpkeep
 from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, Node, OnLease, Session, TreeComparison
 from include.publishers.server.pack import Lossless, NodeArchive, Packing, member
@@ -94,7 +86,7 @@ class ServerPublisher(NodeUpkeep):
         self.require(Operation.RESERVE, destinations[0] if destinations else "")
 
         def missing(head: Repository) -> list[str]:
-            return missing_directories(head.revision, destinations)
+            return required_objects.missing_directories(head.revision, destinations)
 
         head = self.read()
         wanted = missing(head)
@@ -214,7 +206,7 @@ class ServerPublisher(NodeUpkeep):
         self.require(Operation.RELEASE, next(iter(paths), ""))
 
         def empty(head: Repository) -> tuple[str, ...]:
-            return unused(head.revision, paths, floor, created)
+            return required_objects.unused(head.revision, paths, floor, created)
 
         head, gone, progress = self.read(), list[str](), _Progress()
         wanted = empty(head)
@@ -258,7 +250,7 @@ class ServerPublisher(NodeUpkeep):
     ) -> None:
         path, commands = packed.changeset.destination, session.commands
         there = head.revision.lookup(path)
-        if self.ingest and tag is None and (there is None or is_reserved(head.revision, path)):
+        if self.ingest and tag is None and (there is None or required_objects.is_reserved(head.revision, path)):
             with progress.phase("send"):
                 lines = session.run(Verb.SPOOL, commands.spooled(), feed=packed.blocks(), quiet=True).lines
                 self._require_arrived(packed, lines)
@@ -298,18 +290,18 @@ class ServerPublisher(NodeUpkeep):
             above = view.lookup(parent_of(path))
             if above is None or not above.is_directory:
                 raise NotReserved(path, "the directory above it is not there")
-            missing_directories(view, [path])
+            required_objects.missing_directories(view, [path])
             return
-        if found is None or is_reserved(view, path):
+        if found is None or required_objects.is_reserved(view, path):
             return
         if not replace:
-            raise occupied(path)
+            raise required_objects.occupied(path)
         self.require(Operation.REPLACE, path)
         if found.what in SLIGHT:
             self.require(Operation.TREE_OWNERS if found.what == OWNER else Operation.TREE_XATTRS, found.path)
         if sent:
             return  # this was checked before the connection was lost
-        if not is_derived_from(head.catalogs, changeset, there):
+        if not required_objects.is_derived_from(head.catalogs, changeset, there):
             raise BaseChanged(path, "another publication put something there since this tree was packed")
 
     def _raise_unless_published(
@@ -351,7 +343,7 @@ class ServerPublisher(NodeUpkeep):
         return (
             found is not None
             and there is not None
-            and is_tree(Revision(head.catalogs, found.hash).nested_at(path), there.hash)
+            and required_objects.is_tree(Revision(head.catalogs, found.hash).nested_at(path), there.hash)
         )
 
     def _outcome(self, path: str, head: Repository, progress: _Progress, *, unchanged: bool = False) -> Published:

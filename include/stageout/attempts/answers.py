@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, Table, select
 
-from include.fts.client.jobs import FileStatus, JobStatus
+from include.fts.jobs import FileStatus, JobStatus
 from include.fts.states import FailureReason, FailureScope, FileState, JobState
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.attempts.queues import TRANSFER_KEY

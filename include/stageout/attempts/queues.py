@@ -17,8 +17,8 @@ from sqlalchemy import func, select
 
 from include.errors import NightshiftError
 from include.fts import errors as fts_errors
-from include.fts.client.jobs import FtsFile, FtsJob, JobParams, OptimizerDecision, VerifyChecksum
-from include.fts.client.open import connected_credential, open_client
+from include.fts.jobs import FtsFile, FtsJob, JobParams, OptimizerDecision, VerifyChecksum
+from include.fts.open import connected_credential, open_client
 from include.ledger.engine import Bind, reading
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.site.site import Site

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Table, null, select
 
 from include.errors import NightshiftError
-from include.fts.client.client import FtsClient
+from include.fts.client import FtsClient
 from include.fts.errors import JobUnknown
 from include.fts.states import FailureReason
 from include.ledger.acts import Act, ActKind, named, note_act

@@ -13,9 +13,9 @@ from sqlalchemy import Connection, select
 from include.errors import NightshiftError
 from include.federation.records import note_results
 from include.federation.states import LINK, EvidenceSource, SiteObservation
-from include.fts.client.client import MOST_JOBS, FtsClient
-from include.fts.client.jobs import JobStatus
+from include.fts.client import MOST_JOBS, FtsClient
 from include.fts.errors import FtsError, FtsForbidden, JobUnknown
+from include.fts.jobs import JobStatus
 from include.fts.states import FailureReason, FailureScope, JobState
 from include.ledger.engine import reading, writing
 from include.stageout.attempts import answers as judging

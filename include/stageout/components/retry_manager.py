@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, or_, select
 
 from include.errors import NightshiftError
-from include.fts.client.client import FtsClient
+from include.fts.client import FtsClient
 from include.fts.errors import FtsError
 from include.ledger.acts import Act, ActKind, LedgerRestore, named, note_act, record_restore, restores_of
 from include.ledger.engine import Bind, reading, writing

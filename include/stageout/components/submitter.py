@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, select, update
 
-from include.fts.client.client import BanOf, FtsClient
-from include.fts.client.jobs import Ban, JobName
+from include.fts.client import BanOf, FtsClient
 from include.fts.errors import DESTINATION_QUEUED, CredentialNeeded, FtsError, FtsForbidden, JobUnknown
+from include.fts.jobs import Ban, JobName
 from include.fts.states import FailureReason
 from include.ledger.engine import reading, writing
 from include.stageout.attempts.answers import HELD, note_held_queue

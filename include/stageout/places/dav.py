@@ -23,9 +23,9 @@ from xml.parsers import expat
 import requests
 from urllib3.exceptions import HTTPError
 
-from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE
 from include.fts.states import FailureReason
+from include.fts.transport import BearerToken, Credential, X509Files
 from include.http_calls import CallFailure, failure_of, may_carry_token, pooled_session, repeated
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED

@@ -18,9 +18,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from include.fts.client.transport import Credential, FtsCall, FtsTransport
 from include.fts.errors import CredentialNeeded, FtsError, FtsForbidden
 from include.fts.states import FailureReason
+from include.fts.transport import Credential, FtsCall, FtsTransport
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.settings.text_types import is_below, logical_name_fault
 from include.stageout.errors import PLACE_UNLISTED, PLACE_UNSUPPORTED, StageoutError
@@ -29,7 +29,7 @@ from include.stageout.places import facts
 from include.stageout.places.dav import DavStorage
 from include.stageout.places.xrootd import XrootdStorage
 from include.storage.errors import BadKey, BucketMissing, Forbidden, NotFound, StoreError, Unavailable
-from include.storage.urls import split_s3_url
+from include.storage.open import split_s3_url
 
 _AT_ONCE = 1000
 

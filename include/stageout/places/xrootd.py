@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import IO
 from urllib.parse import urlsplit
 
-from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.fts.states import FailureReason
+from include.fts.transport import BearerToken, Credential, X509Files
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED, XRDFS_MISSING
 from include.stageout.places import facts

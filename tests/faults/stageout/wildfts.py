@@ -22,7 +22,7 @@ from urllib3 import HTTPResponse
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NewConnectionError
 
-from include.fts.client.client import FtsClient
+from include.fts.client import FtsClient
 from tests.faults.stageout.storages import Content, SimulatedStorages, place_of
 
 VO = uuid.UUID("01874efb-4735-4595-bc9c-591aef8240c9")

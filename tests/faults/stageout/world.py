@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import event, select
 
-from include.fts.client.client import FtsClient
+from include.fts.client import FtsClient
 from include.fts.errors import DELEGATION_MISSING
 from include.ledger.engine import open_ledger, reading
 from include.ledger.migrate import migrate

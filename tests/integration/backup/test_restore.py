@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from include.backup import create as making
-from include.backup.archive import BackupPart, read_manifest
+from include.backup.archive import BackupPart, Opener, SealTo, read_manifest
 from include.backup.create import names_in, prune
 from include.backup.errors import (
     BACKUP_DAMAGED,
@@ -26,7 +26,6 @@ from include.backup.errors import (
     RESTORE_IN_USE,
     BackupError,
 )
-from include.backup.seal import Opener, SealTo
 from include.cli.backup import app
 from include.cvmfs.errors import CollectionRefused
 from include.ledger.acts import restores_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.cli.repository.open import holder
-from include.provenance.document import BY_GATEWAY_KEY, BY_REPOSITORY_KEY, FOLDER, Sealed
+from include.provenance.records import BY_GATEWAY_KEY, BY_REPOSITORY_KEY, FOLDER, Sealed
 from tests.fakes.orders import KEY_ID
 from tests.fakes.site import FQRN
 from tests.integration.cli.conftest import Commands, as_json, nightshift

@@ -20,7 +20,7 @@ from include.federation import rounds
 from include.federation.records import changes_of, health_of, hold, obstacles, release
 from include.federation.rounds import BANNED_BY_US, PREFIX, RoundReport, check_sites, probe_site
 from include.federation.states import SiteState
-from include.fts.client.client import BanOf, FtsClient
+from include.fts.client import BanOf, FtsClient
 from include.notify import DeliveryOutcome, Message, Notifier
 from include.settings.sites import RemoteSite
 from include.site.site import Site

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.fts.client.client import FtsClient
+from include.fts.client import FtsClient
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.ftsserver import FtsServer
 

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from include.fts.client import transport
-from include.fts.client.client import FtsClient
-from include.fts.client.jobs import FtsFile, FtsJob, JobParams
-from include.fts.client.transport import BearerToken
+from include.fts import transport
+from include.fts.client import FtsClient
 from include.fts.errors import (
     FTS_JOB_INVALID,
     FTS_REPLY_UNEXPECTED,
@@ -28,7 +26,9 @@ from include.fts.errors import (
     JobExists,
     SubmitUnclear,
 )
+from include.fts.jobs import FtsFile, FtsJob, JobParams
 from include.fts.states import FileState, JobState
+from include.fts.transport import BearerToken
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.ftsserver import FtsServer, Scripted
 from tests.fakes.loopback import Heard

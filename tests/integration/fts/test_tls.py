@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from include.fts.client.client import FtsClient
-from include.fts.client.jobs import FtsFile, FtsJob
-from include.fts.client.transport import BearerToken, X509Files
+from include.fts.client import FtsClient
 from include.fts.errors import CREDENTIAL_UNREADABLE, DELEGATION_MISSING, FTS_TLS_FAILED
+from include.fts.jobs import FtsFile, FtsJob
+from include.fts.transport import BearerToken, X509Files
 from tests.fakes.certificates import Authority
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.refused import refused

@@ -14,10 +14,9 @@ import pytest
 import requests
 
 from include.gateway import errors
-from include.gateway.client import lease_renewal
+from include.gateway.client import leases
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.lease_renewal import LOGGER
-from include.gateway.client.values import Lease
+from include.gateway.client.leases import LOGGER, Lease
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused
 from tests.fakes.stockgateway import StockGateway
@@ -77,9 +76,9 @@ def audit() -> Iterator[Audit]:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases last for minutes, and are renewed all the time."""
-    monkeypatch.setattr(lease_renewal, "RENEW_AT", 0.0)
-    monkeypatch.setattr(lease_renewal, "SHORTEST_PAUSE_S", 0.02)
-    monkeypatch.setattr(lease_renewal, "MOST_RENEWALS", 1_000_000)
+    monkeypatch.setattr(leases, "RENEW_AT", 0.0)
+    monkeypatch.setattr(leases, "SHORTEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(leases, "MOST_RENEWALS", 1_000_000)
 
 
 class Gate:

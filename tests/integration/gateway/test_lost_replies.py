@@ -11,7 +11,7 @@ import pytest
 
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.values import Lease
+from include.gateway.client.leases import Lease
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.refused import refused
 from tests.integration.gateway.conftest import NEW, OLD, REPOSITORY

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from include.fts.client.transport import X509Files
+from include.fts.transport import X509Files
 from include.ledger import engine
 from include.ledger.engine import open_ledger, reading, writing
 from include.ledger.errors import LedgerUnavailable

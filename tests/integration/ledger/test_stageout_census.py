@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import insert, update
 
-from include.fts.client.client import FtsClient
+from include.fts.client import FtsClient
 from include.fts.errors import CredentialNeeded
 from include.fts.states import FailureReason
 from include.ledger.acts import LedgerRestore, restores_of

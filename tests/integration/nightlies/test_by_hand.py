@@ -14,7 +14,7 @@ import pytest
 
 from include.cvmfs.errors import DestinationError, SourceError, TagError
 from include.cvmfs.ingest.upload import RECORD_BYTES
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.source import Entry, Opener
 from include.nightlies.errors import SourceNotAllowed
 from include.nightlies.rules.publication import State

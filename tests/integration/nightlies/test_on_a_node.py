@@ -15,8 +15,7 @@ from include.nightlies.steps.publish import publish_batch, reserve_run
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run, verify_run
 from include.publishers.capabilities import Loss
-from include.publishers.errors import Lossy
-from include.publishers.server.errors import NodeBusy
+from include.publishers.errors import Lossy, NodeBusy
 from include.site.site import Site
 from tests.fakes.archives import archive, file, hardlink
 from tests.fakes.attempts import attempt

@@ -19,8 +19,7 @@ from include.nightlies.removal import retention as step
 from include.nightlies.removal.retention import RemovedBuilds, RetentionPlan, plan_retention, remove_expired
 from include.nightlies.rules.publication import State
 from include.nightlies.steps.values import Night
-from include.provenance.document import ChangeKind
-from include.provenance.records import documents, newest, provenance
+from include.provenance.records import ChangeKind, documents, newest, provenance
 from include.settings.errors import SettingsError
 from include.site.changes import linking
 from tests.fakes.attempts import attempt

@@ -35,8 +35,7 @@ from include.nightlies.rules.publication import State
 from include.nightlies.steps.approve import settle_question
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.publish import reserve_run
-from include.provenance.document import ChangeKind
-from include.provenance.records import newest
+from include.provenance.records import ChangeKind, newest
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused

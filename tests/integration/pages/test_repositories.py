@@ -17,8 +17,7 @@ from include.nightlies.records import links as linked
 from include.nightlies.records.damage import note_collection
 from include.nightlies.records.links import TAG, LinkRecord
 from include.pages import repositories_page
-from include.provenance.document import ChangeKind
-from include.provenance.records import begun, note
+from include.provenance.records import ChangeKind, begun, note
 from include.replicas.look import record
 from include.replicas.states import ReplicaLook, ReplicaState
 from include.site.site import Site

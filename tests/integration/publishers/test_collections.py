@@ -12,7 +12,7 @@ from include.cvmfs.errors import CHANGESET_EXPIRED, OBJECTS_COLLECTED, Collectio
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG
 from include.cvmfs.ingest.changeset import Changeset
-from include.gateway.client.values import Lease
+from include.gateway.client.leases import Lease
 from include.publishers.native import NativePublisher
 from tests.fakes.collector import Collector
 from tests.fakes.refused import refused

@@ -16,10 +16,9 @@ from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
 from include.site.bootstrap import found_repository, found_stores
 from include.site.site import Site, try_store
-from include.storage.buckets import admin_client, ensure_bucket
+from include.storage.buckets import PolicyServer, admin_client, ensure_bucket
 from include.storage.errors import Forbidden
 from include.storage.kinds import Credentials
-from include.storage.roles import PolicyServer
 from lab.servers.s3 import S3Server
 from tests.integration.conftest import ON_ONE_S3, USERS
 

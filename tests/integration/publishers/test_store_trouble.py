@@ -15,12 +15,11 @@ import pytest
 
 from include.cvmfs.check.check import check
 from include.cvmfs.ingest.changeset import Changeset
-from include.storage.buckets import admin_client, allow_roles, ensure_bucket
+from include.storage.buckets import PolicyServer, Role, admin_client, allow_roles, ensure_bucket
 from include.storage.errors import BucketMissing, Forbidden, NotFound, StoreError
 from include.storage.file import FileStore
 from include.storage.kinds import Credentials, Traits
 from include.storage.open import open_store
-from include.storage.roles import PolicyServer, Role
 from include.storage.store import Store
 from lab.servers.radosgw import RadosgwServer
 from lab.servers.s3 import S3Server

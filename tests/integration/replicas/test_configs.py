@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from include.replicas.configs import proxy_site_config, redirect_config
-from include.replicas.servers import see_server
+from include.replicas.look import see_server
 from include.settings.errors import SettingsError
 from include.storage.file import FileStore
 from lab.ports import can_listen, free_port

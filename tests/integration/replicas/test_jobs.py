@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from include.publishers.errors import COMMAND_FAILED, NodeLost, NodeUnreachable
 from include.publishers.server import maintenance
 from include.publishers.server.connection import SshConnection
-from include.publishers.server.errors import COMMAND_FAILED, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import DetachedJob, JobLook, Stage
 from include.replicas.look import job_on, looks_of
 from include.replicas.states import ReplicaState

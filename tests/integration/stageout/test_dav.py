@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.fts.client.transport import BearerToken, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE
 from include.fts.states import FailureReason
+from include.fts.transport import BearerToken, X509Files
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.places import dav as dav_module

@@ -15,9 +15,9 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from hooks.site import OnSite
-from include.fts.client.client import FtsClient
-from include.fts.client.jobs import FtsFile, FtsJob
+from include.fts.client import FtsClient
 from include.fts.errors import FTS_JOB_FAILED, JobUnknown
+from include.fts.jobs import FtsFile, FtsJob
 from include.ledger.migrate import migrate
 from include.site.site import Site
 from include.stageout.errors import (

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from include.fts.client.client import BanOf, FtsClient
+from include.fts.client import BanOf, FtsClient
 from include.settings.stageout import StageoutSettings
 from include.stageout.archive import history
 from include.stageout.components.census import take_census

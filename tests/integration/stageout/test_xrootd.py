@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.fts.client.transport import BearerToken, X509Files
+from include.fts.transport import BearerToken, X509Files
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.places import xrootd as xrootd_module

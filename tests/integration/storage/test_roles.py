@@ -12,12 +12,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import requests
 
-from include.storage.buckets import admin_client, allow_public_read, allow_roles, ensure_bucket
+from include.storage.buckets import PolicyServer, Role, admin_client, allow_public_read, allow_roles, ensure_bucket
 from include.storage.errors import Forbidden, StoreError
 from include.storage.kinds import Credentials, Traits
 from include.storage.open import open_store
 from include.storage.probe import may_delete, probe
-from include.storage.roles import PolicyServer, Role
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store, Version
 from lab.servers.s3 import S3Server

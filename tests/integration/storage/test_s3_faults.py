@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from include.storage.buckets import PolicyServer
 from include.storage.errors import STORE_FULL, Conflict, Unavailable, Unsupported
 from include.storage.kinds import StoreOptions, Traits
 from include.storage.open import open_store
 from include.storage.probe import probe
-from include.storage.roles import PolicyServer
 from include.storage.store import Store
 from lab.servers.s3 import S3Server
 from tests.fakes.faultproxy import FaultProxy

@@ -12,10 +12,9 @@ from include.storage.buckets import admin_client, allow_public_read, ensure_buck
 from include.storage.errors import BucketMissing, Conflict, Forbidden, NotFound
 from include.storage.file import abandoned, described, remove_abandoned
 from include.storage.kinds import Credentials
-from include.storage.open import open_store
+from include.storage.open import open_store, split_s3_url
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store
-from include.storage.urls import split_s3_url
 from lab.servers.s3 import S3Server
 from tests.fakes.refused import refused
 from tests.integration.conftest import ON_ONE_S3

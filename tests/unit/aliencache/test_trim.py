@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from include.aliencache.cache import AlienCache, Space
-from include.aliencache.contents import Wanted
+from include.aliencache.contents import PinnedObjects, Wanted, pinned_objects
 from include.aliencache.errors import CACHE_UNUSABLE, NO_MARKS, NOT_A_CACHE, PRELOADED, USE_UNKNOWN
 from include.aliencache.names import SHARDS
-from include.aliencache.pins import PinnedObjects, pinned_objects
 from include.aliencache.trim import Need, TrimOptions, TrimReport, need_of, trim
 from include.aliencache.warm import WarmOptions, warm
 from include.cvmfs.format.hashes import ObjectHash
@@ -184,7 +183,7 @@ def test_two_trims_at_once_take_what_one_would(cache: AlienCache) -> None:
         put(cache, number, days=1 + number / 100)
     program = (
         "import sys; from pathlib import Path\n"
-        "from include.aliencache.cache import AlienCache\nfrom include.aliencache.pins import PinnedObjects\n"
+        "from include.aliencache.cache import AlienCache\nfrom include.aliencache.contents import PinnedObjects\n"
         "from include.aliencache.trim import TrimOptions, trim\n"
         "from include.settings.caches import Marks, UseOfObjects\n"
         f"marks = Marks(used_above={399 * BLOCK}, used_until={200 * BLOCK})\n"
@@ -232,7 +231,7 @@ def test_objects_of_one_minute_are_the_same_for_all_who_trim(cache: AlienCache) 
         put(cache, number, days=2)
     program = (
         "import sys; from pathlib import Path\n"
-        "from include.aliencache.cache import AlienCache\nfrom include.aliencache.pins import PinnedObjects\n"
+        "from include.aliencache.cache import AlienCache\nfrom include.aliencache.contents import PinnedObjects\n"
         "from include.aliencache.trim import TrimOptions, trim\n"
         "from include.settings.caches import Marks, UseOfObjects\n"
         f"marks = Marks(used_above={511 * BLOCK}, used_until={256 * BLOCK})\n"

@@ -12,7 +12,7 @@ from include.aliencache.contents import Wanted
 from include.aliencache.errors import CACHE_FULL, NOTHING_WANTED, ORIGIN_FAILED, REVISION_GONE
 from include.aliencache.names import Breadcrumb, place_of
 from include.aliencache.warm import WarmOptions, WarmProgress, WarmReport, open_origin, warm
-from include.cvmfs.format.history import Tag
+from include.cvmfs.format.database import Tag
 from include.cvmfs.format.manifest import Manifest
 from include.storage.store import Store
 from tests.fakes.memorystore import MemoryStore

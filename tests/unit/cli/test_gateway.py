@@ -96,7 +96,7 @@ def test_without_any_key_it_does_not_start_and_names_the_cure(site: SiteSettings
 def test_processes_of_the_service_can_be_given_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr("include.gateway.service.http.server.serve", given.append)
-    monkeypatch.setattr(gateway.log, "log_to", lambda: None)
+    monkeypatch.setattr("include.gateway.service.telemetry.log_to", lambda: None)
     gateway.serve(port=None)
     assert pickle.loads(pickle.dumps(given[0])).func is given[0].func
 

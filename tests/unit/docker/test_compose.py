@@ -23,7 +23,7 @@ from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.scheduling import Queue, consumer_timeout
 from include.settings.secrets import EnvSecrets, ledger_address
-from include.storage.roles import PolicyServer
+from include.storage.buckets import PolicyServer
 from lab import services
 from lab.ports import Ports
 from lab.servers.weed_command import EVERYWHERE, weed_command

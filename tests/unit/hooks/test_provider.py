@@ -17,7 +17,7 @@ from hooks.gateway import CvmfsGatewayHook, _served
 from hooks.object_store import ObjectStoreHook
 from hooks.provider import DISTRIBUTION, get_provider_info
 from hooks.secrets import AirflowSecrets
-from include.gateway.client.values import RepositoryInfo
+from include.gateway.client.leases import RepositoryInfo
 from include.settings.errors import BadConnection, MissingConnection
 from include.settings.secrets import ConnectionSecrets, base_url
 from tests.fakes.ftsserver import FtsServer

@@ -14,7 +14,7 @@ CONSTRUCTED = ("operators", "sensors", "hooks")
 INTERFACES = {
     "include/storage/store.py": "Store",
     "include/publishers/base.py": "Publisher",
-    "include/fts/client/client.py": "FtsClient",
+    "include/fts/client.py": "FtsClient",
 }
 LEFT_OUT = {"self", "kwargs"}
 

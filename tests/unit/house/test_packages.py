@@ -28,7 +28,6 @@ ALONE = {
     "include.cvmfs.ingest.packing": TOGETHER,
     "include.cvmfs.ingest.processes": TOGETHER,
     "include.cvmfs.sources.zipmembers": KIND,
-    "include.gateway.client.lease_renewal": TOGETHER,
     "include.gateway.service.commits.committer": TOGETHER,
     "include.gateway.client.transport": TOGETHER,
     "include.gateway.service.http.admin_calls": TOGETHER,

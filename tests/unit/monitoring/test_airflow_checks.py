@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from include.airflow_api import AirflowApi
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.ledger.migrate import migrate
 from include.monitoring import airflow_checks, store_checks
 from include.monitoring.checks import judged_lease

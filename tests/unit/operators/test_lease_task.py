@@ -11,11 +11,11 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.coordination.freeze import KEY, Freeze, freeze
 from include.cvmfs.errors import CollectionRunning, RepositoryFrozen
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.errors import PathBusy, RepositoryDisabled
 from include.nightlies.errors import DEPENDENCY_WAIT_S, DependencyPending
 from include.nightlies.steps import care, verify
-from include.publishers.server.errors import NodeBusy
+from include.publishers.errors import NodeBusy
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

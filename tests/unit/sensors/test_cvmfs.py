@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.errors import DestinationError
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.errors import BadLeasePath
 from include.site import changes
 from include.site.changes import SeenPlace

@@ -18,9 +18,9 @@ from include.settings.secrets import EnvSecrets
 from include.settings.services import NodeSettings
 from include.settings.traits import record_traits
 from include.site.site import Site, connection_of, native_publisher
+from include.storage.buckets import Role
 from include.storage.file import FileStore
 from include.storage.kinds import Traits
-from include.storage.roles import Role
 from tests.fakes.refused import refused
 
 FQRN = "nights.example.org"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from include.gateway.client.values import LeaseInfo
+from include.gateway.client.leases import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayUnreachable
 from include.gateway.protocol import TaskName
 from include.site.stale_leases import EndedLease, LeaseFinding, LeaseOwnership, end_dead, hit_by, judge, look

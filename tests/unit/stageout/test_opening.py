@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from include.fts.client.transport import BearerToken, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE, PROXY_EXPIRED, TOKEN_UNPROTECTED, CredentialNeeded
+from include.fts.transport import BearerToken, X509Files
 from include.settings.model import SiteSettings
 from include.settings.secrets import ConnectionSecrets, EnvSecrets
 from include.settings.sites import CredentialSource

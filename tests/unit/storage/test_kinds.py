@@ -27,11 +27,11 @@ from include.settings.prepare import ArtifactLimits
 from include.settings.secrets import EnvSecrets
 from include.site.bootstrap import found_stores
 from include.site.site import Site, switching
+from include.storage.buckets import bucket_policy
 from include.storage.errors import StoreError
 from include.storage.file import FileStore
 from include.storage.kinds import FILE, HTTP, S3, StoreKind, kind_of
 from include.storage.open import open_store
-from include.storage.roles import bucket_policy
 from include.storage.store import Store
 from tests.fakes.archives import archive, file
 from tests.fakes.farstore import FAR, FarStore, register

@@ -10,10 +10,9 @@ import pytest
 from include.storage.errors import StoreError, Unavailable, Unsupported
 from include.storage.file import FileStore
 from include.storage.kinds import Credentials, StoreOptions
-from include.storage.open import open_store
+from include.storage.open import open_store, split_s3_url
 from include.storage.remote import HttpStore
 from include.storage.s3 import S3Store, endpoint_of
-from include.storage.urls import split_s3_url
 from tests.fakes.refused import refused
 
 

@@ -21,10 +21,10 @@ from include.storage.errors import (
     StoreError,
     Unavailable,
     Unsupported,
+    read_failure,
 )
 from include.storage.kinds import StoreOptions
 from include.storage.open import open_store
-from include.storage.refusals import read_failure
 from include.storage.remote import FIRST_PAUSE_S, LONGEST_PAUSE_S, Retrier, pause_s
 from include.storage.store import Counters, Store
 from tests.fakes.refused import refused

@@ -48,7 +48,7 @@ from include.errors import NightshiftError
 from include.gateway.service.commits.committer import OPENING_S, RevisionMemory, StoreCommitter
 from include.gateway.service.commits.queue import CommitOrder, Fence
 from include.gateway.service.config import ConfigError, ReadConfig, RepositoryConfig, ServiceConfig
-from include.gateway.service.log import TRACE, log_to
+from include.gateway.service.telemetry import TRACE, log_to
 
 log = logging.getLogger(__name__)
 

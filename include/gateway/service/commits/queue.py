@@ -20,9 +20,8 @@ from include.gateway.service.commits.ownership import Owned
 from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.leases.lease_rows import LeaseRow, StateError
 from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, MayUse, Spent
-from include.gateway.service.log import TRACE
-from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import INVALID_LEASE, CommitRequest, Refused
+from include.gateway.service.telemetry import TRACE, Metrics
 from include.storage.errors import StoreError
 
 log = logging.getLogger(__name__)

@@ -35,9 +35,8 @@ from include.gateway.service.config import ConfigError, RepositoryConfig
 from include.gateway.service.freezes import StoreCheckCache
 from include.gateway.service.http.payloads import is_utf8, read_body
 from include.gateway.service.http.serving import OFFERS, ServiceContext
-from include.gateway.service.http.tracing import note
-from include.gateway.service.metrics import CONTENT_TYPE
 from include.gateway.service.requests import Malformed, Refused, parse_collection, parse_enable
+from include.gateway.service.telemetry import CONTENT_TYPE, note
 from include.storage.errors import StoreError
 
 Schema = dict[str, Any]

@@ -8,33 +8,15 @@ from functools import partial
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from include.gateway.protocol import (
-    EPOCH_HEADER,
-    EXPIRES_HEADER,
-    OFFERS_HEADER,
-    SECOND,
-    WAITING_HEADER,
-    LeasePath,
-    format_duration,
-    format_time,
-)
+from include.gateway import protocol
 from include.gateway.service import requests
 from include.gateway.service.commits.queue import Point
 from include.gateway.service.freezes import Freezes
 from include.gateway.service.http.payloads import read_body, remote_of
 from include.gateway.service.http.serving import OFFERS, QueuePlace, ServiceContext
-from include.gateway.service.http.tracing import note
 from include.gateway.service.leases.lease_rows import LeaseRow, token_of
 from include.gateway.service.leases.lease_table import Busy, digest_of
-from include.gateway.service.requests import (
-    INVALID_LEASE,
-    CommitRequest,
-    LeaseRequest,
-    Malformed,
-    Refused,
-    checked_token,
-    parse_renewal,
-)
+from include.gateway.service.telemetry import note
 
 
 class LeaseCalls:
@@ -52,8 +34,8 @@ class LeaseCalls:
     async def waiting(self, _: Request) -> Response:
         """Return who waits for a busy path, first come first."""
 
-        def remaining_s(path: LeasePath) -> float:
-            return self._table.remaining_ns(path) / SECOND
+        def remaining_s(path: protocol.LeasePath) -> float:
+            return self._table.remaining_ns(path) / protocol.SECOND
 
         places = await asyncio.to_thread(self._serving.waiting.places, remaining_s)
         return requests.ok(data=[waiting_entry(place) for place in places])
@@ -62,9 +44,10 @@ class LeaseCalls:
         """Take a lease on a path."""
         serving, body = self._serving, await read_body(request)
         key_id = serving.signed_by(request, body)
-        asked = LeaseRequest.parse(body, remote=remote_of(request))
+        asked = requests.LeaseRequest.parse(body, remote=remote_of(request))
         if asked.path.repository not in serving.config.repositories:
-            raise Refused("repository not found: %!w(<nil>)")  # the artefact is the stock gateway's, which clients know
+            # the artefact is the stock gateway's, which clients know
+            raise requests.Refused("repository not found: %!w(<nil>)")
         serving.access.check_lease(key_id, asked.path)
         await self._freezes.require_thawed(asked.path.repository)
         if await request.is_disconnected():
@@ -77,15 +60,15 @@ class LeaseCalls:
             )
         )  # fmt: skip
         fields = {"path": str(asked.path), "key": key_id, "hostname": asked.hostname}
-        offers = {OFFERS_HEADER: OFFERS}
+        offers = {protocol.OFFERS_HEADER: OFFERS}
         if isinstance(outcome, Busy):
-            place = serving.waiting.refused(asked.path, key_id, asked.hostname, outcome.remaining_ns / SECOND)
+            place = serving.waiting.refused(asked.path, key_id, asked.hostname, outcome.remaining_ns / protocol.SECOND)
             serving.metrics.lease_events.labels("busy").inc()
-            remaining_s = outcome.remaining_ns / SECOND
+            remaining_s = outcome.remaining_ns / protocol.SECOND
             note(request, "lease refused: path busy", **fields, remaining_s=remaining_s, position=place.position)
-            members = {"status": "path_busy", "time_remaining": format_duration(outcome.remaining_ns)}
+            members = {"status": "path_busy", "time_remaining": protocol.format_duration(outcome.remaining_ns)}
             # Byte for byte the stock gateway's, unless the caller's header asks for more.
-            more = _place(place) if WAITING_HEADER in request.headers else {}
+            more = _place(place) if protocol.WAITING_HEADER in request.headers else {}
             return requests.answer({**members, **more}, headers=offers)
         serving.waiting.granted(asked.path, key_id, asked.hostname)
         serving.metrics.lease_events.labels("granted").inc()
@@ -93,7 +76,9 @@ class LeaseCalls:
         return requests.answer(
             {"status": "ok", "session_token": outcome.token, "max_api_version": asked.version},
             headers={
-                EXPIRES_HEADER: f"{outcome.left_s:.3f}", EPOCH_HEADER: str(outcome.row.epoch), **offers
+                protocol.EXPIRES_HEADER: f"{outcome.left_s:.3f}",
+                protocol.EPOCH_HEADER: str(outcome.row.epoch),
+                **offers,
             },
         )  # fmt: skip
 
@@ -101,7 +86,7 @@ class LeaseCalls:
         """A lease by its token."""
         row = self._table.valid(digest_of(_token_or_500(request.path_params["token"])))
         if row is None:
-            raise Malformed(500, INVALID_LEASE)
+            raise requests.Malformed(500, requests.INVALID_LEASE)
         return requests.answer({"data": listed(row)})
 
     async def commit(self, request: Request) -> Response:
@@ -110,9 +95,11 @@ class LeaseCalls:
         key_id, token = serving.signed_token(request)
         body = await read_body(request)
         serving.require_signed_body(request, key_id, token, body)
-        order = CommitRequest.parse(body)
+        order = requests.CommitRequest.parse(body)
         serving.on_point(Point.REQUEST_READ)
-        revision = await serving.commits.commit(digest_of(checked_token(token)), order, serving.may_use(key_id))
+        revision = await serving.commits.commit(
+            digest_of(requests.checked_token(token)), order, serving.may_use(key_id)
+        )
         note(request, "committed", key=key_id, revision=revision, new_root=order.new_root_hash)
         serving.on_point(Point.REPLYING)
         return requests.ok(final_revision=revision)
@@ -123,24 +110,26 @@ class LeaseCalls:
         key_id, token = serving.signed_token(request)
         body = await read_body(request)
         serving.require_signed_body(request, key_id, token, body)
-        wanted_s = parse_renewal(body)
+        wanted_s = requests.parse_renewal(body)
         row = await asyncio.wrap_future(
-            self._table.renew(digest_of(checked_token(token)), serving.may_use(key_id), wanted_s)
+            self._table.renew(digest_of(requests.checked_token(token)), serving.may_use(key_id), wanted_s)
         )
-        expires = format_time(row.expires_ms)
+        expires = protocol.format_time(row.expires_ms)
         serving.metrics.lease_events.labels("renewed").inc()
         note(request, "lease renewed", path=row.full_path, key=key_id, epoch=row.epoch, expires=expires)
         longest_s = serving.config.max_lease_time_s
         left_s = longest_s if wanted_s is None else min(wanted_s, longest_s)
         return requests.answer(
-            {"status": "ok", "data": {"expires": expires}}, headers={EXPIRES_HEADER: f"{left_s:.3f}"}
+            {"status": "ok", "data": {"expires": expires}}, headers={protocol.EXPIRES_HEADER: f"{left_s:.3f}"}
         )
 
     async def drop(self, request: Request) -> Response:
         """Give a lease back."""
         serving = self._serving
         key_id, token = serving.signed_token(request)
-        row = await asyncio.wrap_future(self._table.drop(digest_of(checked_token(token)), serving.may_use(key_id)))
+        row = await asyncio.wrap_future(
+            self._table.drop(digest_of(requests.checked_token(token)), serving.may_use(key_id))
+        )
         serving.metrics.lease_events.labels("dropped").inc()
         note(request, "lease dropped", path=row.full_path, key=key_id, epoch=row.epoch)
         return requests.ok()
@@ -151,7 +140,7 @@ def listed(row: LeaseRow) -> dict[str, str]:
     return {
         "key_id": row.key_id,
         "path": row.full_path,
-        "expires": format_time(row.expires_ms),
+        "expires": protocol.format_time(row.expires_ms),
         "hostname": row.hostname,
     }
 
@@ -173,12 +162,12 @@ def _place(place: QueuePlace) -> dict[str, object]:
 
 
 def _duration(seconds: float) -> str:
-    return format_duration(round(seconds * 1000) * 1_000_000)
+    return protocol.format_duration(round(seconds * 1000) * 1_000_000)
 
 
 def _token_or_500(text: str) -> str:
     """Reply of the stock gateway to a GET of a token that it does not know."""
     try:
-        return checked_token(text)
-    except Refused as refused:
-        raise Malformed(500, refused.reason) from None
+        return requests.checked_token(text)
+    except requests.Refused as refused:
+        raise requests.Malformed(500, refused.reason) from None

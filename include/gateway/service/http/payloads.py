@@ -33,18 +33,9 @@ from include.gateway.service.commits.intake import (
     PackReceiver,
 )
 from include.gateway.service.config import AcceptedKey, ServiceConfig
-from include.gateway.service.http.tracing import note
 from include.gateway.service.leases.lease_rows import LeaseRow, Received
 from include.gateway.service.leases.lease_table import LeaseTable, digest_of
-from include.gateway.service.metrics import Metrics
-from include.gateway.service.requests import (
-    BODY_BYTES,
-    INVALID_LEASE,
-    Malformed,
-    PayloadMessage,
-    Refused,
-    checked_token,
-)
+from include.gateway.service.telemetry import Metrics, note
 from include.storage.errors import StoreError
 from include.storage.store import Store
 
@@ -68,21 +59,21 @@ class Access:
         secret = self._secrets.get(key_id)
         fits = signature_fits(signature, _NO_SECRET if secret is None else secret, message)
         if fields is None or secret is None or not fits:
-            raise Refused("invalid_hmac")
+            raise requests.Refused("invalid_hmac")
         return key_id
 
     def authenticate_admin(self, header: str | None, message: bytes, repository: str) -> str:
         """The id of the admin key that signed ``message``. Raises Refused with the reason."""
         fields = split_authorization(header)
         if fields is None:
-            raise Refused("invalid_authorization_header")
+            raise requests.Refused("invalid_authorization_header")
         key_id, signature = fields
         if key_id not in self._secrets:
-            raise Refused("invalid_key")
+            raise requests.Refused("invalid_key")
         if not self.is_admin(key_id, repository):
-            raise Refused("no_admin_key")
+            raise requests.Refused("no_admin_key")
         if not signature_fits(signature, self._secrets[key_id], message):
-            raise Refused("invalid_hmac")
+            raise requests.Refused("invalid_hmac")
         return key_id
 
     def secret(self, key_id: str) -> str:
@@ -98,9 +89,9 @@ class Access:
         """Raises Refused unless the key may lease the path."""
         key = self._of_repository[lease.repository].get(key_id)
         if key is None:
-            raise Refused("authorization error: invalid_key")
+            raise requests.Refused("authorization error: invalid_key")
         if not is_below(lease.path, checked_path(key.path)):
-            raise Refused("authorization error: invalid_path")
+            raise requests.Refused("authorization error: invalid_path")
 
 
 _BODY_TIMEOUT_S = 30.0
@@ -113,10 +104,10 @@ async def read_body(request: Request) -> bytes:
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             async for block in request.stream():
                 body += block
-                if len(body) > BODY_BYTES:
-                    raise Malformed(413, f"request body too large: at most {BODY_BYTES} bytes")
+                if len(body) > requests.BODY_BYTES:
+                    raise requests.Malformed(413, f"request body too large: at most {requests.BODY_BYTES} bytes")
     except TimeoutError:
-        raise Malformed(408, "request body did not arrive in time") from None
+        raise requests.Malformed(408, "request body did not arrive in time") from None
     return bytes(body)
 
 
@@ -184,18 +175,20 @@ class Payloads:
         token: str = request.path_params["token"]
         key_id = self._signed_by(request, token.encode("utf-8", "replace"))
         body = _Body(request, self._config)
-        message = PayloadMessage.parse(await body.exactly(_message_size(request)))
-        return await self._take(request, body, key_id, checked_token(token), message)
+        message = requests.PayloadMessage.parse(await body.exactly(_message_size(request)))
+        return await self._take(request, body, key_id, requests.checked_token(token), message)
 
     async def legacy(self, request: Request) -> Response:
         """``POST /payloads``: the signature covers the message, which holds the token. Stock clients call this one."""
         body = _Body(request, self._config)
         text = await body.exactly(_message_size(request))
         key_id = self._signed_by(request, text)
-        message = PayloadMessage.parse(text)
-        return await self._take(request, body, key_id, checked_token(message.token), message)
+        message = requests.PayloadMessage.parse(text)
+        return await self._take(request, body, key_id, requests.checked_token(message.token), message)
 
-    async def _take(self, request: Request, body: _Body, key_id: str, token: str, message: PayloadMessage) -> Response:
+    async def _take(
+        self, request: Request, body: _Body, key_id: str, token: str, message: requests.PayloadMessage
+    ) -> Response:
         digest = digest_of(token)
         repository = self._lease(digest, key_id).repository
         async with self._turns.setdefault(repository, asyncio.Semaphore(self._at_once)):
@@ -226,7 +219,7 @@ class Payloads:
         return requests.ok()
 
     async def _receive(
-        self, body: _Body, message: PayloadMessage, row: LeaseRow, require_lease: Callable[[], LeaseRow]
+        self, body: _Body, message: requests.PayloadMessage, row: LeaseRow, require_lease: Callable[[], LeaseRow]
     ) -> tuple[Received, str]:
         """All objects of the body into the store; the generation of collections that was seen before the first."""
         looked = time.monotonic()
@@ -236,7 +229,13 @@ class Payloads:
             async for block in body.blocks():
                 if intake is None:
                     store, generation = await self._in_thread(self._opened, row)
-                    intake = self._intake(store, message, body)
+                    intake = PackReceiver(
+                        store,
+                        message.header_size,
+                        message.digest,
+                        length=body.left_at_pack,
+                        folder=self._config.state.parent,
+                    )
                 await self._in_thread(intake.feed, block)
                 if time.monotonic() - looked > _LOOK_AT_LEASE_EVERY_S:
                     require_lease()
@@ -251,16 +250,11 @@ class Payloads:
                 await self._in_thread(intake.abort, fault)
             raise
 
-    def _intake(self, store: Store, message: PayloadMessage, body: _Body) -> PackReceiver:
-        return PackReceiver(
-            store, message.header_size, message.digest, length=body.left_at_pack, folder=self._config.state.parent
-        )
-
     def _opened(self, row: LeaseRow) -> tuple[Store, str]:
         """The repository's store, and how far collections are: the commit judges by that what came."""
         configured = self._config.repositories.get(row.repository)
         if configured is None:
-            raise Refused(INVALID_LEASE)
+            raise requests.Refused(requests.INVALID_LEASE)
         with self._opening:
             opened = self._stores.get(row.repository)
             if opened is None or opened[0] is not configured:
@@ -271,7 +265,7 @@ class Payloads:
         """The lease, if it is valid and this key's. Raises Refused."""
         row = self._table.valid(digest)
         if row is None or not (key_id == row.key_id or self._access().is_admin(key_id, row.repository)):
-            raise Refused(INVALID_LEASE)
+            raise requests.Refused(requests.INVALID_LEASE)
         return row
 
     async def _in_thread(self, step: Callable[..., T], *arguments: object) -> T:
@@ -302,10 +296,10 @@ class _Body:
 
     async def exactly(self, count: int) -> bytes:
         """The first bytes, fewer if the body ends before."""
-        if count > BODY_BYTES:
-            raise Malformed(413, f"message-size too large: at most {BODY_BYTES} bytes")
+        if count > requests.BODY_BYTES:
+            raise requests.Malformed(413, f"message-size too large: at most {requests.BODY_BYTES} bytes")
         if self._announced is not None and self._announced > self._most:
-            raise Malformed(413, f"payload too large: {self._announced} bytes, at most {self._most} are taken")
+            raise requests.Malformed(413, f"payload too large: {self._announced} bytes, at most {self._most} are taken")
         data = bytearray()
         while len(data) < count and (block := await self._next()):
             data += block
@@ -336,28 +330,28 @@ class _Body:
                 else:
                     return b""
         except TimeoutError:
-            raise Malformed(408, "request body did not arrive in time") from None
+            raise requests.Malformed(408, "request body did not arrive in time") from None
         self._read += len(block)
         if self._read > self._most:
-            raise Malformed(413, f"payload too large: at most {self._most} bytes are taken")
+            raise requests.Malformed(413, f"payload too large: at most {self._most} bytes are taken")
         return block
 
 
 def _message_size(request: Request) -> int:
     text = request.headers.get("message-size", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise Malformed(400, "missing message-size header")
+        raise requests.Malformed(400, "missing message-size header")
     return int(text)
 
 
-def _refusal(error: Exception) -> Refused:
+def _refusal(error: Exception) -> requests.Refused:
     """The answer for a payload that was not taken; in the words of the stock gateway where it has some."""
     if code_of(error) == NAMED_OBJECT.code:
-        return Refused("other_error", f"invalid payload: {error}")
+        return requests.Refused("other_error", f"invalid payload: {error}")
     if code_of(error) == HEADER_TOO_BIG.code:
-        return Refused(f"invalid payload: header too big: {error}; at most {MAX_HEADER_BYTES} bytes")
+        return requests.Refused(f"invalid payload: header too big: {error}; at most {MAX_HEADER_BYTES} bytes")
     if isinstance(error, PackError):
-        return Refused(f"invalid payload: {error}")
+        return requests.Refused(f"invalid payload: {error}")
     if isinstance(error, CvmfsError):
-        return Refused("miscellaneous", str(error))
-    return Refused("uploader_error", str(error))
+        return requests.Refused("miscellaneous", str(error))
+    return requests.Refused("uploader_error", str(error))

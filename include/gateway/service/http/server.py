@@ -31,10 +31,10 @@ from include.gateway.service.config import ConfigError, ReadConfig, ServiceConfi
 from include.gateway.service.http.admin_calls import AdminCalls, StatusCalls
 from include.gateway.service.http.lease_calls import LeaseCalls
 from include.gateway.service.http.serving import ServiceContext, log_not_served
-from include.gateway.service.http.tracing import Tracing, note
 from include.gateway.service.leases.lease_rows import StateError
 from include.gateway.service.leases.lease_table import LeaseTable
 from include.gateway.service.requests import Malformed, Refused
+from include.gateway.service.telemetry import Tracing, note
 from include.http_bounds import BoundedHttp, ConnectionLimits, is_loopback
 
 

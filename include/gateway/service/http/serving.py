@@ -18,8 +18,8 @@ from include.gateway.service.commits.queue import CommitQueue, Committer, OnPoin
 from include.gateway.service.config import ConfigError, Limiter, ReadConfig, ServiceConfig
 from include.gateway.service.http.payloads import Access, Payloads, signature_of
 from include.gateway.service.leases.lease_table import LeaseTable, MayUse
-from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import Refused
+from include.gateway.service.telemetry import Metrics
 
 PATIENCE_S = 60.0
 _LONGEST_LIST = 10_000

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from include.fts.client.client import FtsClient
-from include.fts.client.transport import X509Files
+from include.fts.client import FtsClient
 from include.fts.states import FileState
+from include.fts.transport import X509Files
 from tests.fakes.certificates import Authority
 from tests.fakes.ftsservice import FtsService
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import requests
 
-from include.fts.client.client import FtsClient
-from include.fts.client.jobs import FileStatus, FtsFile, FtsJob, JobParams, VerifyChecksum
+from include.fts.client import FtsClient
+from include.fts.jobs import FileStatus, FtsFile, FtsJob, JobParams, VerifyChecksum
 from include.fts.states import FailureScope, FileState
 from include.storage.open import Credentials
 from lab.servers.weed import WeedServer

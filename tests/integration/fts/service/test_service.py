@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import requests
 
-from include.fts.client.client import BanOf, FtsClient
-from include.fts.client.jobs import FtsFile, FtsJob, JobParams, JobStatus
-from include.fts.client.transport import BearerToken
+from include.fts.client import BanOf, FtsClient
 from include.fts.errors import (
     ANONYMOUS,
     DELEGATION_MISSING,
@@ -24,7 +22,9 @@ from include.fts.errors import (
     JobExists,
     UserBanned,
 )
+from include.fts.jobs import FtsFile, FtsJob, JobParams, JobStatus
 from include.fts.states import FileState, JobState
+from include.fts.transport import BearerToken
 from tests.fakes.certificates import Authority
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.refused import refused

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.publishers.server import errors
+from include.publishers import errors
 from include.publishers.server.connection import KEPT_LINES, NodeAddress, SshConnection
 from tests.fakes.node import PublisherNode
 from tests.fakes.refused import refused

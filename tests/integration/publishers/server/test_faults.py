@@ -17,7 +17,7 @@ import pytest
 
 from include.errors import ErrorRow
 from include.gateway.errors import PathBusy
-from include.publishers.server import errors
+from include.publishers import errors
 from include.publishers.server.publisher import ServerPublisher
 from tests.fakes.node import TOKEN_ON_THE_NODE, PublisherNode, packed
 from tests.fakes.refused import refused

@@ -11,8 +11,8 @@ import pytest
 from include.cvmfs.collect.report import CollectionReport
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
-from include.cvmfs.sources.directory import DirectorySource
-from include.publishers.server.errors import PACKED_MISSING, TransactionOpen
+from include.cvmfs.sources.artifact import DirectorySource
+from include.publishers.errors import PACKED_MISSING, TransactionOpen
 from include.publishers.server.publisher import ServerPublisher
 from include.site.changes import TreeToPrepare, publish_tree
 from include.site.collecting import collect, options_of

@@ -13,8 +13,7 @@ import pytest
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.sources.source import unpack_xattrs
 from include.publishers.capabilities import Operation, OperationOutcome, PublishRoute, cell
-from include.publishers.errors import Lossy, NotSupported
-from include.publishers.server.errors import NodeBusy
+from include.publishers.errors import Lossy, NodeBusy, NotSupported
 from include.publishers.server.publisher import ServerPublisher
 from tests.fakes.archives import Member, archive, file, hardlink
 from tests.fakes.node import PublisherNode, packed

@@ -10,9 +10,8 @@ import pytest
 from include.cvmfs.check import findings as findings_module
 from include.cvmfs.check.check import CheckProgress, check
 from include.cvmfs.check.findings import Subject
-from include.cvmfs.format.database import KEY as REFLOG_KEY
+from include.cvmfs.format.database import KEY as REFLOG_KEY, Tag
 from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
-from include.cvmfs.format.history import Tag
 from include.cvmfs.format.objects import decompress
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.checks import checked, places, set_row

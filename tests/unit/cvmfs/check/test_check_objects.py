@@ -25,7 +25,7 @@ from include.cvmfs.format.schema import NAMES
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.revision.repository import ManifestVerifier, Repository
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.storage.errors import Forbidden, Unavailable, Unsupported
 from tests.fakes.checks import checked, key_of, places, set_row
 from tests.fakes.edits import commit, founded, stored

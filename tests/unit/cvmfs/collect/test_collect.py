@@ -28,8 +28,8 @@ from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import compress
+from include.storage.buckets import GRANTS, Role
 from include.storage.errors import Forbidden, StoreError, Unavailable
-from include.storage.roles import GRANTS, Role
 from include.storage.store import Store, Version
 from tests.fakes.collecting import ALL_ORPHANS, BOLD, CAREFUL, FQRN, Place, run, signer
 from tests.fakes.process import Died, ProcessStore

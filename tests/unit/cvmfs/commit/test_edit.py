@@ -27,10 +27,9 @@ from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.ingest.autocatalog import Cuts, Weights
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
-from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.get import get
-from include.cvmfs.revision.revision import Revision
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.revision.revision import Revision, diff
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.source import IdMap, OwnerMap, TreeSource
 from include.cvmfs.sources.tarball import TarSource

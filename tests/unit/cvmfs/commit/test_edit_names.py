@@ -27,9 +27,9 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes, path_hash
 from include.cvmfs.format.objects import compress
 from include.cvmfs.format.paths import bytes_of_name, name_fault
-from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.get import get
 from include.cvmfs.revision.repository import Repository as Opened
+from include.cvmfs.revision.revision import diff
 from include.cvmfs.sources.source import checked_member
 from tests.fakes.edits import EditedStore, assert_consistent, file
 from tests.fakes.local import DIRECTORY, LocalRepository

@@ -34,11 +34,9 @@ from include.cvmfs.errors import (
     TagError,
 )
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.database import Reflog
+from include.cvmfs.format.database import Reflog, Tag
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
-from include.cvmfs.format.history import Tag
-from include.cvmfs.revision.diff import diff
-from include.cvmfs.revision.revision import Revision
+from include.cvmfs.revision.revision import Revision, diff
 from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.minirepo import FQRN, sample, signer
 from tests.fakes.oldcatalogs import age

@@ -28,7 +28,7 @@ from include.cvmfs.format.layout import KEY, Layout, MetaInfo, skeleton
 from include.cvmfs.format.schema import open_image
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.revision.repository import ManifestVerifier
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from tests.fakes.local import DIRECTORY
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, master_key, opened, sample, signer

@@ -13,9 +13,9 @@ from include.cvmfs.commit.commit import NewTag, read_head, switch
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CatalogError, FormatError
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import History, Tag
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import HISTORY, Algorithm, hash_bytes
-from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.objects import compress
 from include.cvmfs.format.schema import NAMES, Counts, Statistics

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.ingest.autocatalog import Cuts, Weights
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.source import SourceLimits
 from tests.fakes.memorystore import MemoryStore

@@ -28,7 +28,7 @@ from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, PrepareProgress, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.ingest.upload import Budget, Uploader
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.source import Entry, EntryKind, Opener, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import STORE_FULL, Forbidden

@@ -8,9 +8,8 @@ import pytest
 
 from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing, ReflogError, TagError
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.database import KEY as REFLOG_KEY
+from include.cvmfs.format.database import KEY as REFLOG_KEY, Tag
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.history import Tag
 from include.cvmfs.format.objects import compress
 from include.cvmfs.revision.revision import Revision
 from tests.fakes.memorystore import MemoryStore

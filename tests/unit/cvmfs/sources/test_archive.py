@@ -14,7 +14,7 @@ from include.cvmfs.errors import SourceError
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.source import TreeSource
 from include.cvmfs.sources.tarball import TarSource
 from include.cvmfs.sources.zipmembers import ZipSource

@@ -18,7 +18,7 @@ from include.cvmfs.format.schema import Counts
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions
 from include.cvmfs.ingest.spool import Specials
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.source import (
     IdMap,
     OwnerMap,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given, strategies as st
 
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.revision.diff import Difference, DifferingEntry
+from include.cvmfs.revision.revision import Difference, DifferingEntry
 from include.nightlies.removal.rollback_preview import ChangedFiles, by_place
 from include.nightlies.rules.approval import rollback_digest
 

@@ -38,7 +38,7 @@ from include.nightlies.rules.passes import (
     starts,
     tick_of,
 )
-from include.publishers.server.errors import NodeUnreachable
+from include.publishers.errors import NodeUnreachable
 from include.settings.model import SiteSettings
 from include.storage.errors import Forbidden, Unavailable
 from tests.fakes.plainsite import slot

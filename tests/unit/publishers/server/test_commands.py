@@ -13,7 +13,8 @@ import pytest
 from include.cvmfs.errors import FormatError
 from include.errors import kinds_in
 from include.gateway.errors import PathBusy
-from include.publishers.server import errors
+from include.publishers import errors
+from include.publishers.errors import INPUT_REFUSED, NodeBusy, NodeError, TransactionOpen
 from include.publishers.server.commands import (
     CODES,
     HELD,
@@ -27,7 +28,6 @@ from include.publishers.server.commands import (
     Verb,
     failure,
 )
-from include.publishers.server.errors import INPUT_REFUSED, NodeBusy, NodeError, TransactionOpen
 from tests.fakes.airflowhome import ROOT
 from tests.fakes.refused import refused
 

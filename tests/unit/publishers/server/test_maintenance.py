@@ -12,8 +12,8 @@ import pytest
 from include.cvmfs.errors import TagError
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.publishers.capabilities import PublishRoute
+from include.publishers.errors import NAME_REFUSED
 from include.publishers.server.commands import Commands
-from include.publishers.server.errors import NAME_REFUSED
 from include.publishers.server.maintenance import NodeUpkeep
 from tests.fakes.refused import refused
 

@@ -20,12 +20,11 @@ from include.cvmfs.format.layout import Layout
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions
 from include.cvmfs.ingest.spool import SpecialBits, Specials
-from include.cvmfs.sources.artifact import open_artifact
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource, open_artifact
 from include.cvmfs.sources.source import AttributedSource, Entry, EntryKind, IdMap, OwnerMap, SourceLimits, pack_xattrs
 from include.cvmfs.sources.tarball import TarSource
 from include.publishers.capabilities import Operation
-from include.publishers.server.errors import PACKED_MISSING
+from include.publishers.errors import PACKED_MISSING
 from include.publishers.server.node import TreeComparison
 from include.publishers.server.pack import Packing, member
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink

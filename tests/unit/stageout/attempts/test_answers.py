@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.fts.client.jobs import FileStatus
+from include.fts.jobs import FileStatus
 from include.fts.states import FailureReason, FileState
 from include.stageout.attempts.answers import (
     AttemptJudge,

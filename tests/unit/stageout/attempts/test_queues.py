@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.fts.client.jobs import OptimizerDecision
 from include.fts.errors import FtsUnreachable
+from include.fts.jobs import OptimizerDecision
 from include.settings.sites import RemoteSite
 from include.stageout.attempts.queues import (
     LOGS_WAIT,

@@ -10,8 +10,8 @@ import pytest
 
 import include.fts.errors
 from include.errors import ErrorRow, kinds_in
-from include.fts.client.jobs import MOST_JOB_METADATA, VerifyChecksum
 from include.fts.errors import FtsError
+from include.fts.jobs import MOST_JOB_METADATA, VerifyChecksum
 from include.stageout.attempts.queues import SubmitOutcome, compared_by_fts, draft_jobs, outcome_of
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL
 from tests.fakes.transferloop import ADLER32, mock_site

@@ -11,8 +11,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from include.backup.archive import PASSPHRASE, Opener, SealTo, fault_of, key_files, seal, unseal
 from include.backup.errors import BACKUP_DAMAGED, KEYS_LOCKED
-from include.backup.seal import PASSPHRASE, Opener, SealTo, fault_of, key_files, seal, unseal
 from tests.fakes.refused import refused
 
 FILES = {"r.example.org.key": b"secret\n", "r.example.org.pub": b"public\n", "gateway-admin.gw": b"plain_text a b\n"}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from include.cvmfs.errors import FormatError, RepositoryError, TagError
+from include.cvmfs.format.database import Branch, History, Tag, check_tag_name
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.history import Branch, History, Tag, check_tag_name
 from include.cvmfs.format.objects import decompress
 from tests.fakes.refused import refused
 

@@ -14,7 +14,7 @@ import pytest
 
 from include.cvmfs.errors import SourceError
 from include.cvmfs.ingest.prepare import prepare
-from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.artifact import DirectorySource
 from include.cvmfs.sources.source import Entry, EntryKind
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused

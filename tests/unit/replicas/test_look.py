@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.replicas.servers import see_server
+from include.replicas.look import see_server
 from include.storage.file import FileStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key, sample
 

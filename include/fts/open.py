@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from include.fts.client.client import FtsClient
-from include.fts.client.transport import BearerToken, Credential, X509Files
+from include.fts.client import FtsClient
+from include.fts.transport import BearerToken, Credential, X509Files
 from include.settings.secrets import ConnectionSecrets, base_url
 
 PORT = 8446

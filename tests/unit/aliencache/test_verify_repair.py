@@ -12,7 +12,7 @@ import pytest
 
 from include.aliencache.cache import AlienCache
 from include.aliencache.errors import OUTSIDE_GROUP
-from include.aliencache.repair import Repaired, repair_cache
+from include.aliencache.verify import Repaired, repair_cache
 from tests.fakes.refused import refused
 
 

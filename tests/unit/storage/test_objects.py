@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from include.storage.deletion import BATCH, BATCHES_AT_ONCE, OUTAGE, Deletion, in_batches
 from include.storage.errors import BadKey, BucketMissing, Forbidden, RequestRejected, StoreError, Unavailable
+from include.storage.objects import BATCH, BATCHES_AT_ONCE, OUTAGE, Deletion, in_batches
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 

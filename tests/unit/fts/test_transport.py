@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from include.fts.client.transport import X509Files, signed_proxy
 from include.fts.errors import CREDENTIAL_UNREADABLE, FTS_REPLY_UNEXPECTED, PROXY_EXPIRED
+from include.fts.transport import X509Files, signed_proxy
 from tests.fakes.certificates import Authority
 from tests.fakes.refused import refused
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from include.errors import code_of
-from include.fts.client.client import BanOf, FtsClient
-from include.fts.client.jobs import FtsFile, FtsJob, JobAnswers
-from include.fts.client.transport import BearerToken
+from include.fts.client import BanOf, FtsClient
 from include.fts.errors import FtsError
+from include.fts.jobs import FtsFile, FtsJob, JobAnswers
+from include.fts.transport import BearerToken
 from lab.fts.callers import Caller
 from lab.fts.config import FtsServiceConfig
 from lab.fts.http.app import SUBJECT, create_fts_app

@@ -7,9 +7,8 @@ import os
 import pytest
 
 from include.aliencache.cache import AlienCache
-from include.aliencache.contents import Wanted
+from include.aliencache.contents import PinnedObjects, Wanted, catalogs_in, pinned_objects
 from include.aliencache.errors import ORIGIN_FAILED, PIN_UNKNOWN
-from include.aliencache.pins import PinnedObjects, catalogs_in, pinned_objects
 from include.aliencache.warm import WarmOptions, warm
 from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.revision.repository import Repository

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from include.fts.client.jobs import (
+from include.fts.errors import ANONYMOUS, FTS_JOB_INVALID
+from include.fts.jobs import (
     MOST_FILE_METADATA,
     FileStatus,
     FtsFile,
@@ -22,7 +23,6 @@ from include.fts.client.jobs import (
     JobStatus,
     VerifyChecksum,
 )
-from include.fts.errors import ANONYMOUS, FTS_JOB_INVALID
 from include.fts.states import FailureScope, FileState, JobState
 from tests.fakes.refused import refused
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 
 from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.revision.diff import Difference, DifferingEntry, diff
-from include.cvmfs.revision.revision import Revision
+from include.cvmfs.revision.revision import Difference, DifferingEntry, Revision, diff
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import sample
 from tests.fakes.refused import refused

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo, seal, unseal
+from include.gateway.client.leases import Lease, LeaseInfo, RepositoryInfo, seal, unseal
 from include.gateway.errors import SEALED_LEASE_UNREADABLE
 from include.gateway.service.http.lease_calls import listed
 from include.gateway.service.leases.lease_rows import LeaseRow

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.provenance.document import BY_REPOSITORY_KEY, FOLDER, ProvenanceRecord, Sealed, seal
+from include.provenance.records import BY_REPOSITORY_KEY, FOLDER, ProvenanceRecord, Sealed, seal
 from tests.fakes.refused import refused
 from tests.fakes.site import MASTER, SIGNER
 

@@ -13,8 +13,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
-from include.fts.client import jobs as forms
-from include.fts.client.transport import Credential, FtsCall, FtsReply, FtsTransport, X509Files, signed_proxy
+from include.fts import jobs as forms
 from include.fts.errors import (
     ANONYMOUS,
     FTS_JOB_INVALID,
@@ -25,6 +24,7 @@ from include.fts.errors import (
     kind_of,
 )
 from include.fts.states import FileState
+from include.fts.transport import Credential, FtsCall, FtsReply, FtsTransport, X509Files, signed_proxy
 
 MOST_JOBS = 100
 """Jobs of one request."""

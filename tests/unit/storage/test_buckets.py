@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pytest
 
+from include.storage.buckets import GRANTS, SID, PolicyServer, Role, bucket_policy, user_policy
 from include.storage.errors import StoreError
-from include.storage.roles import GRANTS, SID, PolicyServer, Role, bucket_policy, user_policy
 from tests.fakes.refused import refused
 
 URL, FQRN = "s3://nights/site", "n.example.org"
