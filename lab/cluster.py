@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """So many workers, on the network 10.213.`number`.0/24."""
+    """So many workers and a collector, on the network 10.213.`number`.0/24."""
 
     number: int
     workers: int
@@ -87,16 +87,20 @@ class Cluster:
 
     @property
     def machines(self) -> tuple[Machine, ...]:
-        """The workers. The first one stands for the hosts of the gateway and of benchmarks, and serves their queues."""
+        """The workers, and the gateway's host, which serves its queue alone, with keys that switch, delete and sign.
+
+        The first worker stands for the host of benchmarks, too.
+        """
         every = (Queue.DEFAULT, Queue.PUBLISH, Queue.TRANSFER)
+        queues = {
+            f"worker-{which}": (*every, Queue.BENCHMARK) if which == 1 else every
+            for which in range(1, self.workers + 1)
+        } | {"collector": (Queue.GATEWAY_HOST,)}
         return tuple(
             Machine(
-                f"worker-{which}",
-                f"10.213.{self.number}.{100 + which}",
-                f"{self.bridge}-worker-{which}",
-                tuple(queue.value for queue in (Queue if which == 1 else every)),
+                name, f"10.213.{self.number}.{which}", f"{self.bridge}-{name}", tuple(queue.value for queue in served)
             )
-            for which in range(1, self.workers + 1)
+            for which, (name, served) in enumerate(queues.items(), 101)
         )
 
     def link(self, machine: Machine) -> str:

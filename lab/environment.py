@@ -15,15 +15,18 @@ from include.settings.load import load, project_root
 from include.settings.scheduling import BROKER_URL, consumer_timeout
 from include.settings.secrets import LEDGER_URL_VARIABLE, connection_variable
 from lab.cluster import Cluster, Machine
+from lab.credentials import COLLECTOR_STORE, DATABASE_URL, GATEWAY_STORE, RESULTS_URL, held, uses
 from lab.errors import LabError
 from lab.ports import LOOPBACK, Ports
 from lab.secrets import LabSecrets, load_or_create
 
 if TYPE_CHECKING:
     from include.airflow_api import AirflowApi
+    from include.settings.model import SiteSettings, StoreSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
+ADOPTED = "NIGHTSHIFT_ADOPTED"  # the variables that a command has of the lab, and not of its caller
 ADMIN = "admin"
 VIEWER = "viewer"  # whom `nightshift preflight` asks as: it may see everything, and change nothing
 AIRFLOW_CONNECTION = "airflow_api"
@@ -33,8 +36,13 @@ RUNS_CONNECTION = "airflow_runs"
 FTS_CONNECTION = "fts_default"
 LEDGER = "nightshift"  # a database
 EXECUTOR, CELERY = "AIRFLOW__CORE__EXECUTOR", "CeleryExecutor"
-DATABASE, DATABASE_USER = "airflow", "nightshift"
-OF_THE_API = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET"})
+DATABASE, RESULTS = "airflow", "celery"  # databases, and the roles that own them
+DATABASE_USER = "nightshift"
+# Users of the lab's store. The one of files has builds and sites of stage-out; the next three have what a policy gives.
+OWNER, FILES, PUBLISHER, GATEWAY, COLLECTOR = "owner", "files", "publisher", "gateway", "collector"
+_CVMFS = "store_cvmfs"
+ROLES = {GATEWAY_STORE: f"{_CVMFS}_{GATEWAY}", COLLECTOR_STORE: f"{_CVMFS}_{COLLECTOR}"}
+NOT_FOR_A_SHELL = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET", RESULTS_URL})
 WORKER_LOGS = 8793  # each on its own address
 SLOTS = 20  # tasks of all workers together: what airflow.cfg has as `parallelism`
 NOBODY = 1  # a port that only root may take, and that nothing uses
@@ -60,6 +68,7 @@ class LabFolders:
     var: Path
     log, run, weed, fts = Below("log"), Below("run"), Below("weed"), Below("fts")
     postgres, ledger, rabbitmq = Below("postgres"), Below("ledger"), Below("rabbitmq")
+    credentials, s3_users = Below("run/credentials"), Below("run/s3-users.json")
     secrets, fts_tokens = Below("secrets.env"), Below("fts/tokens")
     airflow_home, airflow_passwords = Below("airflow"), Below("airflow/passwords.json")
     cluster = Below("run/cluster.json")  # which workers there are; absent while tasks run on this machine alone
@@ -98,13 +107,15 @@ class LabFolders:
 class Lab:
     """One set of embedded services: where, on which ports, with which secrets.
 
-    `cluster`: the workers, if Celery runs its tasks; they reach the services on `address`.
+    `cluster`: the workers, if Celery runs its tasks; they reach the services on `address`. `by_role`: connections to
+    its store have the keys of the services' roles, in place of the owner's, which commands of this checkout use.
     """
 
     place: LabFolders
     ports: Ports
     secrets: LabSecrets
     cluster: Cluster | None = field(default=None, kw_only=True)
+    by_role: bool = field(default=False, kw_only=True)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -157,19 +168,28 @@ class Lab:
         `fts_default`.
 
         `store`, `gateway` and ids that the file names more than once are made too; any other may be mistyped. Those
-        that the environment defines itself, for real services, are left to it.
+        that the environment defines itself, for real services, are left to it; what `adopt` put there is none of these.
         """
-        settings = load(environ={**environment, **self.places()})
+        environment = without_adopted(environment)
+        settings = load(environ={**environment, **self.places(), **self.roles(environment)})
         secrets, ports = self.secrets, self.ports
 
         def at(kind: str, port: int, **login: str) -> dict[str, object]:
             return {"conn_type": kind, "host": self.address, "port": port, "schema": "http", **login}
 
-        store = at("object_store", ports.s3, login=secrets.s3_access_key, password=secrets.s3_secret_key)
         key, kind = secrets.gateway_key_id, "cvmfs_gateway"
         gateway = at(kind, ports.gateway, login=key, password=secrets.gateway_key_secret)
-        ours = {name: one for name, one in settings.stores.items() if one.connection and one.endpoint == self.s3_url}
-        found = dict.fromkeys(_meant("store", {name: one.connection for name, one in ours.items()}), store)
+
+        def store(user: str) -> dict[str, object]:
+            access, secret = self.s3_keys(user)
+            return at("object_store", ports.s3, login=access, password=secret)
+
+        ours = self.stores(settings)
+        users_of = dict.fromkeys(_meant("store", {name: one.connection for name, one in ours.items()}), FILES)
+        for each in filter(has_roles, ours.values()):
+            users = {each.connection: PUBLISHER, each.gateway_connection: GATEWAY, each.collector_connection: COLLECTOR}
+            users_of |= {name: user for name, user in users.items() if name in {*users_of, *ROLES.values()}}
+        found = {name: store(user if self.by_role else OWNER) for name, user in users_of.items()}
         gateways = {one.fqrn.partition(".")[0].replace("-", "_"): one.gateway for one in settings.repositories.values()}
         found |= dict.fromkeys(_meant("gateway", gateways), gateway)
         if any(one.gateway_admin for one in settings.repositories.values()):
@@ -184,6 +204,34 @@ class Lab:
             found[name] = {"conn_type": "generic", "password": secrets.metrics_token}
         named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
         return {key: value for key, value in named.items() if key not in environment}
+
+    def s3_keys(self, user: str) -> tuple[str, str]:
+        """The access key and the secret key of a user of the lab's store."""
+        if user == OWNER:
+            return self.secrets.s3_access_key, self.secrets.s3_secret_key
+        secret: str = getattr(self.secrets, f"{user}_secret_key")
+        return f"nightshift-{user}", secret
+
+    def stores(self, settings: "SiteSettings") -> "dict[str, StoreSettings]":
+        """Return those stores of a configuration that are in the lab's own."""
+        return {name: one for name, one in settings.stores.items() if one.connection and one.endpoint == self.s3_url}
+
+    def roles(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The connections of the gateway and of collections to the store `cvmfs`, if it is in the lab's own."""
+        environment = without_adopted(environment)
+        store = self.stores(load(environ={**environment, **self.places()})).get("cvmfs")
+        ours = store and store.connection == _CVMFS and connection_variable(_CVMFS) not in environment
+        return {name: environment.get(name) or role for name, role in ROLES.items()} if ours else {}
+
+    def credentials(self, environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """Return the credentials in the environment of the services, for each service those that it holds."""
+        used = uses(load(environ=environment), environment)
+        services = {
+            service: {name: environment[name] for name, what in used.items() if what & own}
+            for service, own in held(self.cluster).items()
+        }
+        access, secret = self.s3_keys(FILES)
+        return {**services, "fts": {"NIGHTSHIFT_S3_ACCESS_KEY": access, "NIGHTSHIFT_S3_SECRET_KEY": secret}}
 
     def places(self) -> dict[str, str]:
         """Return where the state is, and where its services listen: on loopback, or on the bridge to the workers."""
@@ -200,7 +248,7 @@ class Lab:
     def settings(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return what a command outside of the lab needs to work with its services: places, ports, connections."""
         ledger = f"{DATABASE_USER}:{self.secrets.ledger_password}@{self.address}:{self.ports.ledger}/{LEDGER}"
-        found = {**self.places(), **self.connections(environment)}
+        found = {**self.places(), **self.roles(environment), **self.connections(environment)}
         if self.cluster:
             hours = self.consumer_timeout(environment) / timedelta(hours=1)
             found |= {
@@ -218,7 +266,7 @@ class Lab:
     def airflow_settings(self) -> dict[str, str]:
         """Return what differs between installations in Airflow's configuration; the rest is in airflow.cfg."""
         place, ports, secrets = self.place, self.ports, self.secrets
-        address = f"{DATABASE_USER}:{secrets.postgres_password}@{self.address}:{ports.postgres}/{DATABASE}"
+        server = f"@{self.address}:{ports.postgres}"
         settings = {
             "AIRFLOW_HOME": str(place.airflow_home),
             "AIRFLOW_CONFIG": str(ROOT / "airflow.cfg"),
@@ -229,7 +277,7 @@ class Lab:
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin,{KEEPER}:user,{VIEWER}:viewer",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(place.airflow_passwords),
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{address}",
+            DATABASE_URL: f"postgresql+psycopg2://{DATABASE}:{secrets.airflow_database_password}{server}/{DATABASE}",
             "AIRFLOW__API__PORT": str(ports.airflow),
             "AIRFLOW__API__BASE_URL": self.airflow_url,
             # Its default is port 8080 whatever the port is.
@@ -246,7 +294,7 @@ class Lab:
             EXECUTOR: CELERY,
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{self.address}:{ports.execution}/execution/",
             "AIRFLOW__API__HOST": self.address,
-            "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{address}",
+            RESULTS_URL: f"db+postgresql+psycopg2://{RESULTS}:{secrets.celery_password}{server}/{RESULTS}",
             "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(-(-SLOTS // self.cluster.workers)),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(WORKER_LOGS),
         }
@@ -261,8 +309,11 @@ class Lab:
         }
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of every program of the lab; nothing of it appears on a command line."""
-        base = os.environ if base is None else base
+        """The environment of all that the lab has, as its commands need it; nothing of it appears on a command line.
+
+        Each service gets its own `credentials` of it alone.
+        """
+        base = without_adopted(os.environ if base is None else base)
         binaries = str(Path(sys.executable).parent)
         machines = self.cluster.machines if self.cluster else ()
         direct = [*dict.fromkeys((LOOPBACK, "localhost", self.address, *(machine.address for machine in machines)))]
@@ -272,8 +323,6 @@ class Lab:
             **self.settings(base),
             **self.airflow_settings(),
             **own_dags(base),
-            "NIGHTSHIFT_S3_ACCESS_KEY": self.secrets.s3_access_key,
-            "NIGHTSHIFT_S3_SECRET_KEY": self.secrets.s3_secret_key,
             MARK: str(self.place.var),
             "PATH": f"{binaries}{os.pathsep}{base.get('PATH', os.defpath)}",
             "NO_PROXY": ",".join(filter(None, (base.get("NO_PROXY"), *direct))),
@@ -286,7 +335,7 @@ class Lab:
         """Return what a shell needs for Airflow's commands: places, ports, and of the secrets the database's password
         and the key of what is encrypted there. Keys of stores, gateways and of Airflow's API are not among them.
         """
-        settings = {name: value for name, value in self.airflow_settings().items() if name not in OF_THE_API}
+        settings = {name: value for name, value in self.airflow_settings().items() if name not in NOT_FOR_A_SHELL}
         return {**self.places(), **settings, **own_dags(os.environ)}
 
 
@@ -306,8 +355,14 @@ def own_dags(environment: Mapping[str, str]) -> dict[str, str]:
 def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
     """Gives a command the settings of the lab that was made here, where its environment has none of its own."""
     if MARK not in environment and (lab := Lab.made(environment)):
-        for key, value in lab.settings(environment).items():
-            environment.setdefault(key, value)
+        adopted = {key: value for key, value in lab.settings(environment).items() if key not in environment}
+        environment |= adopted | {ADOPTED: ",".join(filter(None, (environment.get(ADOPTED), *adopted)))}
+
+
+def without_adopted(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what the caller's environment had before `adopt`: a lab that is started is not told what it gives."""
+    adopted = {ADOPTED, *environment.get(ADOPTED, "").split(",")}
+    return {key: value for key, value in environment.items() if key not in adopted}
 
 
 def of_a_lab(environment: Mapping[str, str] = os.environ) -> Lab:
@@ -316,6 +371,12 @@ def of_a_lab(environment: Mapping[str, str] = os.environ) -> Lab:
         var = LabFolders.from_environment(environment).var
         raise LabError(f"no lab was made in {var}: run `make up`, or set NIGHTSHIFT_VAR to its folder")
     return lab
+
+
+def has_roles(store: "StoreSettings") -> bool:
+    """Tell whether the gateway and collections have keys of their own at a store."""
+    own = {store.connection, store.gateway_connection, store.collector_connection}
+    return None not in own and len(own) == 3
 
 
 def _meant(kind: str, named: Mapping[str, str | None]) -> set[str]:

@@ -8,14 +8,19 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from pathlib import Path
 
+from include.storage.roles import PolicyServer, Role
+
+from include.cvmfs.format.keys import KeyFile
 from include.monitoring.findings import Finding, Severity
 from include.monitoring.store_checks import room, written
 from include.settings.load import load
@@ -24,11 +29,26 @@ from include.settings.scheduling import Queue, pools
 from include.settings.secrets import EnvSecrets, connection_variable
 from include.site.bootstrap import found_stores
 from include.site.caching import cache_of
-from include.site.site import Site
+from include.site.site import Site, options_of
 from include.stageout.opening import SiteClients
+from include.storage.buckets import allow_roles
+from include.storage.kinds import Credentials
 from lab import services as lab_services
 from lab.cluster import Cluster
-from lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
+from lab.credentials import uses
+from lab.environment import (
+    ADMIN,
+    DATABASE,
+    KEEPER,
+    LEDGER,
+    OWNER,
+    RESULTS,
+    VIEWER,
+    Lab,
+    LabFolders,
+    has_roles,
+    without_adopted,
+)
 from lab.errors import LabError, ServiceFailed
 from lab.ports import check_free
 from lab.secrets import write_private
@@ -103,7 +123,7 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     if not alive:
         _record(lab)
         with timings.measure("process manager"):
-            supervisor.start(programs, _environment(lab))
+            supervisor.start(programs, _hand_out(lab))
     elif older := _changed(lab, supervisor):
         say(f"what runs was started with other settings than now ({', '.join(older)}): run nightshift lab restart")
     lab.place.fts.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,25 +131,30 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     by_name = {one.name: one for one in wanted}
     if lab.cluster:
         lab_services.ledger_server(lab).prepare(LEDGER)
-        for name in ("ledger", "weed", "s3"):
-            _start(supervisor, [by_name[name]], STORAGE_READY_S, timings)
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        chains = [
-            pool.submit(_start, supervisor, [by_name[name]], STORAGE_READY_S, timings)
-            for name in ("weed", "gateway", "fts")
-            if name in by_name
-        ]
+        _start(supervisor, [by_name["ledger"]], STORAGE_READY_S, timings)
+
+    def storage() -> None:
+        for name in ("weed", "s3", "gateway"):
+            if name in by_name:
+                _start(supervisor, [by_name[name]], STORAGE_READY_S, timings)
+            if name == "s3":
+                _found_buckets(lab, say)
+
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        chains = [pool.submit(storage), pool.submit(_start, supervisor, [by_name["fts"]], STORAGE_READY_S, timings)]
         if airflow:
             chains.append(pool.submit(_start_airflow, lab, supervisor, by_name, timings, say))
         failures = [error for chain in chains if (error := chain.exception())]
     if failures:
         raise failures[0]
-    _found_buckets(lab, say)
     return timings
 
 
 def _found_buckets(lab: Lab, say: Say) -> None:
-    """Makes the buckets of the stores that the lab serves, and the caches in its folder."""
+    """Makes the buckets of the stores that the lab serves, with who may do what there, and the caches in its folder.
+
+    The gateway starts after this: its key may do nothing before.
+    """
     environment = _environment(lab)
     site = Site(load(environ=environment), EnvSecrets(environment))
     names = {
@@ -138,10 +163,23 @@ def _found_buckets(lab: Lab, say: Say) -> None:
         if store.endpoint == lab.s3_url and store.connection and connection_variable(store.connection) in environment
     }
     found_stores(site, names, say=say)
+    for name in names:
+        if has_roles(site.settings.store(name)):
+            _allow_roles(lab, site.settings, name)
     for cache in site.settings.caches.values():
         if cache.path.is_relative_to(lab.place.var):
             cache_of(cache).initialise()
     _leave_probes(site)
+
+
+def _allow_roles(lab: Lab, settings: SiteSettings, name: str) -> None:
+    """Give the users of a store's bucket what their roles need, in each repository."""
+    store, owner = settings.store(name), Credentials(*lab.s3_keys(OWNER))
+    repositories = [each.fqrn for each in settings.repositories.values() if each.store == name]
+    roles = (Role.PUBLISHER, Role.GATEWAY, Role.COLLECTOR)
+    principals = {role: PolicyServer.SEAWEEDFS.principal(f"nightshift-{role.value}") for role in roles}
+    if repositories:
+        allow_roles(store.url, owner, options_of(store), repositories=repositories, principals=principals)
 
 
 def _leave_probes(site: Site) -> None:
@@ -195,12 +233,48 @@ def changed(lab: Lab) -> list[str]:
 def _changed(lab: Lab, supervisor: Supervisor) -> list[str]:
     ours = ("AIRFLOW", "NIGHTSHIFT_")
     running = supervisor.environment()
-    now = {name: value for name, value in _environment(lab).items() if name.startswith(ours)}
-    return sorted(name for name, value in now.items() if running.get(name) != value)
+    now, credentials, users = split_environment(lab)
+    differ = {name for name, value in now.items() if name.startswith(ours) and running.get(name) != value}
+    for service in lab_services.services(lab, airflow=True):
+        had, has = _read(lab.place.credentials / service.name), credentials.get(service.name, {})
+        differ |= {name for name in had.keys() | has.keys() if had.get(name) != has.get(name)}
+    if _text(lab.place.s3_users) != users:
+        differ.add("buckets of stores")
+    return sorted(differ)
 
 
 def _environment(lab: Lab) -> dict[str, str]:
-    return lab.environment() | {name: os.environ[name] for name in os.environ if name.startswith("AIRFLOW_CONN_")}
+    own = {name: value for name, value in without_adopted(os.environ).items() if name.startswith("AIRFLOW_CONN_")}
+    return lab.environment() | own
+
+
+def split_environment(lab: Lab) -> tuple[dict[str, str], dict[str, dict[str, str]], str]:
+    """Return the environment without credentials, the credentials of each service, and the users of the store."""
+    environment = _environment(replace(lab, by_role=True))
+    settings = load(environ=environment)
+    common = {name: value for name, value in environment.items() if name not in uses(settings, environment)}
+    return common, lab.credentials(environment), lab_services.s3_users(lab, settings)
+
+
+def _hand_out(lab: Lab) -> dict[str, str]:
+    """Write the credentials of each service into a file of its own; return the environment that all services share."""
+    common, credentials, users = split_environment(lab)
+    lab.place.credentials.mkdir(mode=0o700, exist_ok=True)
+    for service in lab_services.services(lab, airflow=True):
+        held = credentials.get(service.name, {})
+        lines = [f"{name}={shlex.quote(value)}\n" for name, value in held.items()]
+        write_private(lab.place.credentials / service.name, "".join(lines))
+    write_private(lab.place.s3_users, users)
+    return common
+
+
+def _read(path: Path) -> dict[str, str]:
+    pairs = (word.partition("=") for word in shlex.split(_text(path)))
+    return {name: value for name, _, value in pairs}
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def _down(lab: Lab, say: Say) -> int:
@@ -269,7 +343,9 @@ def _start_airflow(
         with timings.measure("initdb"):
             server.prepare()
     _start(supervisor, [by_name["postgres"]], STORAGE_READY_S, timings)
-    server.ensure_database()
+    server.ensure_database(DATABASE, lab.secrets.airflow_database_password)
+    if lab.cluster:
+        server.ensure_database(RESULTS, lab.secrets.celery_password)
     secrets = lab.secrets
     passwords = {ADMIN: secrets.admin_password, KEEPER: secrets.keeper_password, VIEWER: secrets.viewer_password}
     write_private(lab.place.airflow_passwords, json.dumps(passwords))
@@ -351,20 +427,26 @@ def _record(lab: Lab) -> None:
     for machine in lab.cluster.machines:
         place = lab.place.of(machine)
         place.make()
-        _hand_out_keys(lab, settings, place, whole=Queue.GATEWAY_HOST.value in machine.queues)
+        _hand_out_keys(lab, settings, place, signs=Queue.GATEWAY_HOST.value in machine.queues)
 
 
-def _hand_out_keys(lab: Lab, settings: SiteSettings, place: LabFolders, *, whole: bool) -> None:
-    """Leads from a worker's folder to the public keys, or to all, as they will be when repositories are made."""
+def _hand_out_keys(lab: Lab, settings: SiteSettings, place: LabFolders, *, signs: bool) -> None:
+    """Leads from a worker's folder to the public keys, as they will be when repositories are made.
+
+    `signs`: to the keys that sign, too; never to the master key.
+    """
     ours = settings.gateway.keys
     keys = place.var / "keys"
-    if not ours.is_relative_to(lab.place.var) or keys.is_symlink():
+    if not ours.is_relative_to(lab.place.var):
         return
-    if whole:
-        keys.symlink_to(ours)
-        return
+    if keys.is_symlink():  # of an older lab, to all keys
+        keys.unlink()
     keys.mkdir(exist_ok=True)
-    for name in {entry.public_key.name for entry in settings.repositories.values() if entry.public_key.parent == ours}:
+    names = {entry.public_key.name for entry in settings.repositories.values() if entry.public_key.parent == ours}
+    if signs:
+        kinds = (KeyFile.REPOSITORY, KeyFile.CERTIFICATE)
+        names |= {kind.path(ours, fqrn).name for fqrn in settings.repositories for kind in kinds}
+    for name in names:
         link = keys / name
         link.unlink(missing_ok=True)
         link.symlink_to(ours / name)

@@ -11,6 +11,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,14 @@ OWN_USER = "nightshift-pg"
 KNOWN_USERS = ("postgres", OWN_USER)
 FORSAKEN_S = 60
 """How long a transaction may stand still before the server ends it: Airflow's own stand still for seconds."""
+_OF_THE_SUPERUSER = """
+SELECT CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, c.oid::regclass::text
+FROM pg_class c
+WHERE relnamespace = 'public'::regnamespace AND relowner = %s::regrole AND relkind IN ('r', 'p', 'v', 'S')
+AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.objid = c.oid AND d.deptype IN ('a', 'i') AND relkind = 'S')
+UNION ALL SELECT 'TYPE', t.oid::regtype::text
+FROM pg_type t WHERE typnamespace = 'public'::regnamespace AND typowner = %s::regrole AND typtype = 'e'
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +104,30 @@ class Postgres:
             return str(error).strip().splitlines()[0]
         return None if row and str(row[0]).startswith("PostgreSQL") else f"another server answers: {row}"
 
-    def ensure_database(self, name: str = DATABASE) -> None:
-        """Creates a database if absent."""
-        with contextlib.closing(self._connect("postgres")) as connection:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
-                if cursor.fetchone() is None:
-                    cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    def ensure_database(self, name: str, password: str) -> None:
+        """Creates a database if absent, and the role of its name, which owns it and all in it and may do no more."""
+        named = {"name": sql.Identifier(name), "password": sql.Literal(password)}
+
+        def run(cursor: psycopg2.extensions.cursor, *statements: str) -> None:
+            for statement in statements:
+                cursor.execute(sql.SQL(statement).format(**named))
+
+        with self._cursor("postgres") as cursor:
+            cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,))
+            if cursor.fetchone() is None:
+                run(cursor, "CREATE ROLE {name} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE")
+            cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+            if cursor.fetchone() is None:
+                run(cursor, "CREATE DATABASE {name} OWNER {name}")
+            run(
+                cursor, "ALTER ROLE {name} PASSWORD {password}", "ALTER DATABASE {name} OWNER TO {name}",
+                "REVOKE CONNECT, TEMPORARY ON DATABASE {name} FROM PUBLIC",
+            )  # fmt: skip
+        with self._cursor(name) as cursor:
+            # in a database of an older lab its tables are the superuser's, whose things cannot be reassigned at once
+            cursor.execute(_OF_THE_SUPERUSER, (DATABASE_USER, DATABASE_USER))
+            for kind, thing in cursor.fetchall():
+                run(cursor, f"ALTER {kind} {thing} OWNER TO {{name}}")
 
     def schema_version(self, name: str = DATABASE) -> str | None:
         """The schema version that Airflow recorded in its database, or None before its first migration."""
@@ -126,6 +151,13 @@ class Postgres:
             cursor.execute(query)
             row: tuple[object, ...] | None = cursor.fetchone()
         return row
+
+    @contextlib.contextmanager
+    def _cursor(self, database: str) -> Iterator[psycopg2.extensions.cursor]:
+        with contextlib.closing(self._connect(database)) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                yield cursor
 
     def _connect(self, database: str) -> psycopg2.extensions.connection:
         login = {"user": DATABASE_USER, "password": self.password, "dbname": database}

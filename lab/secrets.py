@@ -44,8 +44,16 @@ class LabSecrets:
     keeper_password = Derived("airflow keeper")  # of the user of Airflow who deletes old runs
     metrics_token = Derived("metrics")  # with which Prometheus reads the figures
     fts_token = Derived("fts")  # the bearer token of the lab's user at its FTS
+    airflow_database_password = Derived("airflow database")  # of the owner of Airflow's database, who is no superuser
+    celery_password = Derived("celery results")  # of the owner of the database of Celery's results
     ledger_password = Derived("ledger")  # of the ledger's user in MariaDB
     broker_password = Derived("broker")  # of Celery's user in RabbitMQ
+
+    # secret keys at the lab's store, beside those of its owner
+    publisher_secret_key = Derived("s3 publisher")
+    gateway_secret_key = Derived("s3 gateway")
+    collector_secret_key = Derived("s3 collector")
+    files_secret_key = Derived("s3 files")
 
     @classmethod
     def generate(cls) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -17,17 +18,20 @@ from include.gateway.protocol import API
 from include.monitoring.airflow_checks import consumers
 from include.settings.errors import SettingsError
 from include.settings.load import load
-from include.settings.model import RepositorySettings
+from include.settings.model import RepositorySettings, SiteSettings
 from include.settings.scheduling import Queue
 from include.settings.secrets import EnvSecrets
+from include.storage.kinds import Credentials
+from include.storage.open import split_s3_url
 from lab.cluster import Machine
-from lab.environment import Lab
+from lab.environment import COLLECTOR, FILES, GATEWAY as GATEWAY_USER, OWNER, PUBLISHER, Lab, has_roles
 from lab.errors import LabError
 from lab.ports import LOOPBACK, Ports
 from lab.postgres import Postgres, reachable
 from lab.servers.mariadb import MariaDbServer
 from lab.servers.process import find_program
 from lab.servers.rabbitmq import RabbitServer
+from lab.servers.weed import identities
 from lab.servers.weed_command import WeedPorts, weed_command
 from lab.supervise import Program
 
@@ -222,31 +226,32 @@ class Service:
 
 def services(lab: Lab, *, airflow: bool) -> tuple[Service, ...]:
     """The services of a lab, in the order in which they are listed; Airflow brings its database."""
-    storage = (weed(lab), *([gateway(lab)] if has_gateway(lab) else []), fts(lab))
-    if not airflow:
-        return storage
-    if lab.cluster is None:
-        return (*storage, postgres(lab), *airflow_services(lab))
-    foundations = (s3(lab), ledger(lab), postgres(lab), rabbitmq(lab))
-    workers = (worker(lab, machine) for machine in lab.cluster.machines)
-    return (*storage, *foundations, *airflow_services(lab), *workers)
+    chosen = [weed(lab), *([gateway(lab)] if has_gateway(lab) else []), fts(lab)]
+    if airflow and lab.cluster is None:
+        chosen += [postgres(lab), *airflow_services(lab)]
+    elif airflow and lab.cluster:
+        chosen += [s3(lab), ledger(lab), postgres(lab), rabbitmq(lab), *airflow_services(lab)]
+        chosen += [worker(lab, machine) for machine in lab.cluster.machines]
+    files = lab.place.credentials
+    return tuple(replace(each, program=replace(each.program, credentials=files / each.name)) for each in chosen)
 
 
 def weed(lab: Lab) -> Service:
     """SeaweedFS, all in one process, with its S3 interface on loopback."""
     ports, place = lab.ports, lab.place
-    command = weed_command(
-        _program("weed"), place.weed, weed_ports(ports), sockets=(place.socket("filer.sock"), place.socket("s3.sock"))
-    )
-    program = Program(
-        "weed",
-        command,
-        environment={
-            "AWS_ACCESS_KEY_ID": "%(ENV_NIGHTSHIFT_S3_ACCESS_KEY)s",
-            "AWS_SECRET_ACCESS_KEY": "%(ENV_NIGHTSHIFT_S3_SECRET_KEY)s",
-        },
-    )
-    return _s3_service(lab, program, WEED_PORTS, LOOPBACK)
+    sockets = (place.socket("filer.sock"), place.socket("s3.sock"))
+    command = weed_command(_program("weed"), place.weed, weed_ports(ports), users=place.s3_users, sockets=sockets)
+    return _s3_service(lab, Program("weed", command), WEED_PORTS, LOOPBACK)
+
+
+def s3_users(lab: Lab, settings: SiteSettings) -> str:
+    """The file of SeaweedFS's users: those of roles have what policies of buckets give, FILES the other buckets."""
+    keys = {name: Credentials(*lab.s3_keys(name)) for name in (OWNER, PUBLISHER, GATEWAY_USER, COLLECTOR, FILES)}
+    plain = sorted({split_s3_url(store.url)[0] for store in lab.stores(settings).values() if not has_roles(store)})
+    actions = [f"{action}:{bucket}" for bucket in plain for action in ("Read", "List", "Write")]
+    document = identities(keys.pop(OWNER), {f"nightshift-{name}": key for name, key in keys.items()})
+    document["identities"][-1]["actions"] = actions
+    return json.dumps(document)
 
 
 def weed_ports(ports: Ports) -> WeedPorts:

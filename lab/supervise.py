@@ -23,6 +23,7 @@ from lab.errors import SUPERVISOR_FAILED, LabError, ServiceFailed
 
 START_S = 60.0
 POLL_S = 0.1
+_WITH_CREDENTIALS = 'set -a; . "$0"; set +a; exec "$@"'
 
 
 class ProcessState(Enum):
@@ -46,7 +47,7 @@ class ProcessState(Enum):
 class Program:
     """One service as supervisord runs it, in a process group of its own.
 
-    Values of `environment` are no secrets; they may name one of supervisord's own variables as %(ENV_X)s.
+    Values of `environment` are no secrets. `credentials`: a file of those that it has beside supervisord's environment.
     """
 
     name: str
@@ -55,6 +56,13 @@ class Program:
     stop_signal: str = "TERM"
     stop_as_group: bool = True
     stop_wait_s: int = 20
+    credentials: Path | None = None
+
+    def launched(self) -> tuple[str, ...]:
+        """The command line with which supervisord starts it; the process keeps its number."""
+        return (
+            ("sh", "-c", _WITH_CREDENTIALS, str(self.credentials), *self.command) if self.credentials else self.command
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,7 @@ class Supervisor:
         return self.configuration.exists() and self.configuration.read_text() == configuration(self, programs)
 
     def environment(self) -> dict[str, str]:
-        """The environment that it was started with, which is that of every program."""
+        """The environment that it was started with, which every program has."""
         found: dict[str, str] = psutil.Process(self._call("getPID")).environ()
         return found
 
@@ -196,7 +204,7 @@ def configuration(supervisor: Supervisor, programs: Iterable[Program]) -> str:
     for program in programs:
         lines += [
             f"[program:{program.name}]",
-            f"command={' '.join(_quoted(word) for word in program.command)}",
+            f"command={' '.join(_quoted(word) for word in program.launched())}",
             "autostart=false",
             "autorestart=true",
             "startsecs=2",

@@ -130,7 +130,7 @@ class MariaDbServer(OwnServer):
         options = [
             "--no-defaults",
             f"--datadir={data}",
-            "--auth-root-authentication-method=normal",
+            "--auth-root-authentication-method=socket",
             "--skip-test-db",
             *self._as_account(),
         ]

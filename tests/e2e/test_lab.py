@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import subprocess
-from dataclasses import asdict
 from typing import Any
 
 import psutil
@@ -22,6 +21,7 @@ from lab.environment import ADMIN, VIEWER
 from lab.services import services
 from lab.supervise import ProcessState, marked_processes
 from tests.e2e.deployment import Deployment
+from tests.fakes import labsecrets
 from tests.fakes.refused import refused
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
@@ -94,7 +94,16 @@ def test_health_takes_a_login_or_the_token_and_figures_the_token_alone(deploymen
     assert all(line.endswith(" 1.0") for line in up), up
 
 
+def test_each_process_has_the_credentials_of_its_service_alone(deployment: Deployment) -> None:
+    _, credentials, _ = lifecycle.split_environment(deployment.lab)
+    every = {name for held in credentials.values() for name in held}
+    for service in lifecycle.status(deployment.lab):
+        group = [psutil.Process(service.pid), *psutil.Process(service.pid).children(recursive=True)]
+        seen = {name for process in group for name in every & process.environ().keys()}
+        assert seen == credentials.get(service.name, {}).keys(), service.name
+
+
 def test_no_secret_is_in_the_process_table(deployment: Deployment) -> None:
     seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
-    for name, secret in asdict(deployment.lab.secrets).items():
+    for name, secret in labsecrets.by_name(deployment.lab.secrets).items():
         assert secret not in seen, name

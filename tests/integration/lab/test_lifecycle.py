@@ -11,15 +11,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import psycopg2  # type: ignore[import-untyped]
 import pytest
 
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from include.storage.errors import Forbidden
 from lab import lifecycle
 from lab.environment import Lab, LabFolders
 from lab.errors import LabError, ServiceFailed
@@ -27,6 +29,7 @@ from lab.ports import LOOPBACK, Ports
 from lab.postgres import Postgres
 from lab.secrets import load_or_create
 from lab.supervise import Supervisor, marked_processes
+from tests.fakes import labsecrets
 from tests.fakes.refused import refused
 
 
@@ -57,9 +60,15 @@ ledger: "sqlite:///${NIGHTSHIFT_VAR}/ledger.db"
 gateway: {port: "${NIGHTSHIFT_GATEWAY_PORT}", keys: "${NIGHTSHIFT_VAR}/keys", state: "${NIGHTSHIFT_VAR}/state.db"}
 stores:
   data: {url: s3://data, endpoint: "http://127.0.0.1:${NIGHTSHIFT_S3_PORT}", connection: store_data}
+  cvmfs:
+    url: s3://cvmfs
+    endpoint: "http://127.0.0.1:${NIGHTSHIFT_S3_PORT}"
+    connection: store_cvmfs
+    gateway_connection: "${NIGHTSHIFT_GATEWAY_STORE:-}"
+    collector_connection: "${NIGHTSHIFT_COLLECTOR_STORE:-}"
 repositories:
   first.example.org:
-    {store: data, public_url: "http://127.0.0.1:1/data", public_key: "${NIGHTSHIFT_VAR}/k.pub", gateway: gateway_first}
+    {store: cvmfs, public_url: "http://127.0.0.1:1/data", public_key: "${NIGHTSHIFT_VAR}/k.pub", gateway: gateway_first}
 """
 
 
@@ -85,6 +94,8 @@ def test_store_and_gateway_come_up_are_restored_after_kills_and_go_down_without_
     assert_no_secret_is_shown(lab)
     store = Site(load(environ=lab.environment()), EnvSecrets(lab.environment())).store("data")
     store.put("kept", b"over a restart")  # the bucket is there
+    assert_each_key_does_its_own_work_alone(lab)
+    assert_a_process_has_its_own_credentials(lab)
 
     lifecycle.up(lab, airflow=False, say=silent)
     assert pids(lab) == first, "up again leaves alone what runs"
@@ -127,12 +138,49 @@ def assert_a_restart_gives_programs_the_connections_that_the_configuration_got(l
     told: list[str] = []
     lifecycle.up(lab, airflow=False, say=told.append)
     assert any(missing in line for line in told)
-    assert missing not in Supervisor(lab.place).environment(), "up leaves alone what runs"
+    assert missing not in psutil.Process(pids(lab)["gateway"]).environ(), "up leaves alone what runs"
     lifecycle.restart(lab, say=silent)
     assert good(lab) == {"weed", "gateway", "fts"}
     assert lifecycle.changed(lab) == []
     assert "lab" not in checked("settings", "check", "--no-stores")
-    assert all(missing in psutil.Process(pid).environ() for pid in pids(lab).values())
+    assert {name for name, pid in pids(lab).items() if missing in psutil.Process(pid).environ()} == {"gateway"}
+    assert_a_process_has_its_own_credentials(lab)
+
+
+def assert_each_key_does_its_own_work_alone(lab: Lab) -> None:
+    """The policy is there, for the repositories of the configuration."""
+    environment = replace(lab, by_role=True).environment()
+    site = Site(load(environ=environment), EnvSecrets(environment))
+    fqrn = "first.example.org"
+    publisher, gateway, collector = site.repository_store(fqrn), site.gateway_store(fqrn), site.collector_store(fqrn)
+    publisher.put("data/ab/object", b"of a publisher")
+    gateway.put(".cvmfspublished", b"of the gateway")
+    site.store("data").put("index.json", b"{}")
+    for forbidden in (
+        lambda: publisher.put(".cvmfspublished", b"forged"),
+        lambda: publisher.delete(["data/ab/object"]),
+        lambda: gateway.delete(["data/ab/object"]),
+        lambda: collector.put(".cvmfspublished", b"forged"),
+        lambda: site.store("cvmfs").put("elsewhere", b""),
+    ):
+        with refused(Forbidden):
+            forbidden()
+    collector.delete(["data/ab/object"])
+
+
+def assert_a_process_has_its_own_credentials(lab: Lab) -> None:
+    """Each service has what it holds, and supervisord, whose environment all have, has nothing."""
+    _, credentials, users = lifecycle.split_environment(lab)
+    every = {name: value for one in credentials.values() for name, value in one.items()}
+    processes = {**pids(lab), "supervisord": int((lab.place.run / "supervisord.pid").read_text())}
+    for name, pid in processes.items():
+        environment = psutil.Process(pid).environ()
+        assert {each: environment[each] for each in every.keys() & environment.keys()} == credentials.get(name, {}), (
+            name
+        )
+        assert lab.secrets.s3_secret_key not in str(environment), name
+    assert lab.place.s3_users.read_text() == users
+    assert {path.stat().st_mode & 0o777 for path in (lab.place.s3_users, *lab.place.credentials.iterdir())} == {0o600}
 
 
 def checked(*command: str) -> dict[str, str]:
@@ -148,7 +196,7 @@ def assert_no_secret_is_shown(lab: Lab) -> None:
     seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
     seen += "".join(path.read_text(errors="replace") for path in lab.place.log.iterdir())
     seen += (lab.place.run / "supervisord.conf").read_text()
-    for name, secret in asdict(lab.secrets).items():
+    for name, secret in labsecrets.by_name(lab.secrets).items():
         if name not in {"gateway_key_id", "s3_access_key"}:  # names of keys, which logs may say
             assert secret not in seen, name
 
@@ -205,9 +253,21 @@ def test_postgres_wants_the_password_and_keeps_its_databases(postgres: Postgres)
     try:
         stranger = Postgres(postgres.data, postgres.port, "guess", postgres.log)
         assert "password authentication failed" in str(stranger.answer())
-        postgres.ensure_database("nights")
-        postgres.ensure_database("nights")
+        postgres.ensure_database("nights", "pass")
+        with contextlib.closing(postgres._connect("nights")) as connection, connection.cursor() as cursor:
+            # as an older lab left them: all of the superuser
+            cursor.execute("CREATE TYPE kind AS ENUM ('a'); CREATE TABLE run (id serial PRIMARY KEY, kind kind)")
+            connection.commit()
+        postgres.ensure_database("nights", "pass word'%")
         assert postgres.schema_version("nights") is None
+        with psycopg2.connect(
+            host=LOOPBACK, port=postgres.port, user="nights", password="pass word'%", dbname="nights"
+        ) as owner, owner.cursor() as cursor:  # fmt: skip
+            cursor.execute("SELECT rolsuper OR rolcreatedb OR rolcreaterole FROM pg_roles WHERE rolname = current_user")
+            assert cursor.fetchone() == (False,)
+            cursor.execute("ALTER TYPE kind ADD VALUE 'b'")
+            cursor.execute("INSERT INTO run (kind) VALUES ('a'); DROP TABLE run; CREATE TABLE other (id int)")
+        owner.close()
         assert postgres.server_pid() == process.pid
         with contextlib.closing(postgres._connect("nights")) as connection, connection.cursor() as cursor:
             # or what a killed scheduler had locked would stay locked

@@ -48,7 +48,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     )
     process.start()
     try:
-        server.ensure_database()
+        server.ensure_database("airflow", lab.secrets.airflow_database_password)
         import_all_models()
         engine = create_engine(lab.environment()[DATABASE])
         Base.metadata.create_all(engine)

@@ -7,6 +7,7 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pymysql
 import pytest
 from sqlalchemy import Connection, Engine, text
 
@@ -28,6 +29,11 @@ def test_another_start_of_pytest_does_not_lock_the_server_out_of_its_files(
         above.chmod(0o700)  # what pytest does whenever it starts
     mariadb.create_database("nightshift_beside_pytest")
     mariadb.drop_database("nightshift_beside_pytest")
+
+
+def test_nobody_is_the_server_s_superuser_over_the_network(mariadb: MariaDbServer) -> None:
+    with pytest.raises(pymysql.err.OperationalError, match=r"Access denied|not allowed"):
+        pymysql.connect(host=mariadb.host, port=mariadb.port, user="root")
 
 
 def test_servers_share_no_folder_of_temporary_tables(mariadb: MariaDbServer) -> None:

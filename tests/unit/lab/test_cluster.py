@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from lab.ports import LOOPBACK, Ports
 from lab.secrets import LabSecrets
 from lab.services import services
 from lab.supervise import Supervisor, configuration
+from tests.fakes import labsecrets
 from tests.fakes.refused import refused
 
 
@@ -83,10 +84,10 @@ def test_without_celery_nothing_of_it_is_there(lab: Lab) -> None:
 def test_no_secret_is_on_a_command_line_or_for_a_shell_that_needs_none(lab: Lab) -> None:
     programs = [one.program for one in services(lab, airflow=True)]
     text = configuration(Supervisor(lab.place), programs)
-    secrets = {**asdict(lab.secrets), "broker": lab.secrets.broker_password, "ledger": lab.secrets.ledger_password}
+    secrets = labsecrets.by_name(lab.secrets)
     assert not {name for name, secret in secrets.items() if secret in text}
     assert {name for name, secret in secrets.items() if secret in json.dumps(lab.shell())} == {
-        "postgres_password", "fernet_key",
+        "airflow_database_password", "fernet_key",
     }  # fmt: skip
 
 

@@ -25,8 +25,10 @@ from lab.errors import LabError
 from lab.lifecycle import disks
 from lab.ports import Ports
 from lab.secrets import LabSecrets
+from tests.fakes import labsecrets
 from tests.fakes.refused import refused
 
+STORES = ("CVMFS", "CVMFS_GATEWAY", "CVMFS_COLLECTOR", "BUILDS", "STAGEOUT")
 OTHERS = {
     f"AIRFLOW_CONN_{name}"
     for name in ("METRICS", "GATEWAY_NIGHTLIES", "GATEWAY_ADMIN", "AIRFLOW_API", "AIRFLOW_RUNS", "FTS_DEFAULT")
@@ -40,9 +42,7 @@ def lab(tmp_path: Path) -> Lab:
 
 def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab: Lab) -> None:
     made = lab.connections({})
-    assert (
-        made.keys() == {"AIRFLOW_CONN_STORE_CVMFS", "AIRFLOW_CONN_STORE_BUILDS", "AIRFLOW_CONN_STORE_STAGEOUT"} | OTHERS
-    )
+    assert made.keys() == {f"AIRFLOW_CONN_STORE_{name}" for name in STORES} | OTHERS
     gateway = json.loads(made["AIRFLOW_CONN_GATEWAY_NIGHTLIES"])
     assert (gateway["port"], gateway["login"]) == (lab.ports.gateway, lab.secrets.gateway_key_id)
     assert "AIRFLOW_CONN_STORE_CVMFS" not in lab.connections({"AIRFLOW_CONN_STORE_CVMFS": "s3://real"})
@@ -155,8 +155,9 @@ def test_a_folder_of_dags_of_ones_own_is_read_beside_ours(
 def test_a_shell_gets_what_airflows_commands_need_and_no_other_secret(lab: Lab) -> None:
     given = lab.shell()
     text = json.dumps(given)
-    inside = {name for name, secret in asdict(lab.secrets).items() if secret in text}
-    assert inside == {"postgres_password", "fernet_key"}
+    secrets = labsecrets.by_name(lab.secrets)
+    inside = {name for name, secret in secrets.items() if secret in text}
+    assert inside == {"airflow_database_password", "fernet_key"}
     assert given["AIRFLOW_HOME"] == str(lab.place.airflow_home)
     assert MARK not in given, "what a shell starts is not ended with the lab"
 

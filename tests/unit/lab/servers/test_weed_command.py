@@ -32,11 +32,20 @@ def test_every_port_has_a_flag_of_its_own() -> None:
 @pytest.mark.server("weed")
 def test_the_lab_and_a_test_s_server_differ_in_places_only(tmp_path: Path) -> None:
     lab = Lab(LabFolders(tmp_path / "var"), Ports(), LabSecrets.generate())
-    server = WeedServer(tmp_path / "data", credentials=Credentials("a", "b"), ports=PORTS)
+    keys = Credentials("a", "b")
+    server = WeedServer(tmp_path / "data", credentials=keys, ports=PORTS, users={"publisher": keys})
     of_lab, of_server = flags(weed(lab).program.command), flags(server.command())
     assert of_lab.keys() - of_server.keys() == {"filer.localSocket", "s3.localSocket"}
     different = {name for name in of_server if of_lab[name] != of_server[name]}
-    assert {name.partition(".port")[0] for name in different} == {"dir", "s3", "master", "volume", "filer", "admin"}
+    assert {name.partition(".port")[0] for name in different} == {
+        "dir",
+        "s3",
+        "s3.config",
+        "master",
+        "volume",
+        "filer",
+        "admin",
+    }
 
 
 def test_its_parts_find_each_other_on_loopback_also_where_all_may_connect() -> None:
