@@ -42,6 +42,10 @@ class AirflowApi:
         if self._call("POST", "/api/v2/pools", json=pool, accept=(409,)).status_code == 409:
             self._call("PATCH", f"/api/v2/pools/{pool['name']}", json=pool)
 
+    def pool_slots(self) -> dict[str, int]:
+        """Every pool, and its slots."""
+        return {pool["name"]: pool["slots"] for pool in self._listed("/api/v2/pools", "pools", order_by="id")}
+
     def has_dag(self, dag_id: str) -> bool:
         return self._call("GET", f"/api/v2/dags/{dag_id}", accept=(404,)).status_code == 200
 

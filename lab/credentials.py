@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from include.settings.pools import BROKER_URL, Queue
-
 from include.settings.model import SiteSettings
+from include.settings.scheduling import BROKER_URL, Queue
 from include.settings.secrets import LEDGER_URL_VARIABLE, connection_variable
 from lab.cluster import Cluster
 

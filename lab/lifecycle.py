@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from include.storage.roles import PolicyServer, Role
-
 from include.cvmfs.format.keys import KeyFile
 from include.monitoring.findings import Finding, Severity
 from include.monitoring.store_checks import room, written
@@ -31,7 +29,7 @@ from include.site.bootstrap import found_stores
 from include.site.caching import cache_of
 from include.site.site import Site, options_of
 from include.stageout.opening import SiteClients
-from include.storage.buckets import allow_roles
+from include.storage.buckets import PolicyServer, Role, allow_roles
 from include.storage.kinds import Credentials
 from lab import services as lab_services
 from lab.cluster import Cluster

@@ -311,8 +311,7 @@ def look_at_pools(settings: SiteSettings, secrets: Secrets) -> Iterator[Finding]
         cure = "Name a connection to Airflow's API in `airflow_connection`."
         yield Finding("pools", "", Severity.WARNING, "not checked: no access to Airflow is configured", cure)
         return
-    reply = site_api(settings, secrets, timeout_s=TIMEOUT_S).ask("GET", "/pools", params={"limit": 100})
-    yield from judged_pools(pools_of(settings), {str(pool["name"]): int(pool["slots"]) for pool in reply["pools"]})
+    yield from judged_pools(pools_of(settings), site_api(settings, secrets, timeout_s=TIMEOUT_S).pool_slots())
 
 
 def judged_pools(wanted: Iterable[PoolSettings], there: Mapping[str, int]) -> Iterator[Finding]:

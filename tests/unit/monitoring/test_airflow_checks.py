@@ -24,7 +24,8 @@ from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Figures, Move, Phase, Planned, PublicationKey, State
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from include.settings.scheduling import PoolSettings
+from include.settings.scheduling import PoolSettings, pools
+from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from tests.fakes.plainsite import FQRN, plain_site
 
@@ -204,14 +205,21 @@ def test_the_last_build_of_which_something_was_published_is_taken(with_ledger: S
     assert finding.seen.startswith("1 artifacts of build b18 of 2026-11-18 take at least: the longest artifact 2.5 min")
 
 
-def test_dags_of_every_page_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dags_and_pools_of_every_page_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {f"dag_{number:03}": number % 2 == 0 for number in range(250)}
+    wanted = pools(site := load(environ={"NIGHTSHIFT_AIRFLOW_CONNECTION": "api"}))
+    slots = {f"another_{number:03}": 1 for number in range(250)} | {pool.name: pool.slots for pool in wanted}
+    listed = {
+        "dags": [{"dag_id": dag_id, "is_paused": paused} for dag_id, paused in states.items()],
+        "pools": [{"name": name, "slots": number} for name, number in slots.items()],
+    }
 
     def page(_: AirflowApi, method: str, path: str, *, params: dict[str, Any]) -> dict[str, Any]:
-        assert (method, path) == ("GET", "/api/v2/dags")
-        first = params.get("offset", 0)
-        rows = [{"dag_id": dag_id, "is_paused": paused} for dag_id, paused in states.items()]
-        return {"dags": rows[first : first + params["limit"]], "total_entries": len(rows)}
+        assert method == "GET"
+        name, first = path.removeprefix("/api/v2/"), params.get("offset", 0)
+        return {name: listed[name][first : first + params["limit"]], "total_entries": len(listed[name])}
 
     monkeypatch.setattr(AirflowApi, "_json", page)
     assert AirflowApi("http://airflow", "checks", "password").paused() == states
+    secrets = EnvSecrets({"AIRFLOW_CONN_API": "http://checks:password@airflow"})
+    assert {one.severity for one in airflow_checks.look_at_pools(site, secrets)} == {Severity.OK}
