@@ -75,13 +75,16 @@ def test_workers_serve_every_queue_and_one_alone_that_of_the_keys() -> None:
     assert queues["worker"] == {queue.value for queue in Queue if queue is not Queue.GATEWAY_HOST}
 
 
-def test_tables_come_first_then_pools_in_one_container_that_the_others_wait_for() -> None:
+def test_tables_come_first_then_rights_and_pools_in_one_container_that_the_others_wait_for() -> None:
     shell, flag, line = SERVICES["migrate"]["command"]
     steps = line.split(" && ")
     assert (shell, flag) == ("sh", "-c")
     assert steps[0] == " ".join(services.MIGRATE.command)
-    assert steps[1].startswith("nightshift settings pools --json > ")
-    assert steps[2] == "airflow pools import " + steps[1].rpartition(" ")[2]
+    assert steps[1] == "airflow roles add-perms Viewer User --resource Plugins --action can_read", (
+        "our pages in the menu"
+    )
+    assert steps[2].startswith("nightshift settings pools --json > ")
+    assert steps[3:] == ["airflow pools import " + steps[2].rpartition(" ")[2]]
     for name in AIRFLOW - {"migrate"}:
         assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}, name
 

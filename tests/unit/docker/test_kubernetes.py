@@ -1,6 +1,6 @@
 """The manifests of Kubernetes give each component what its container in the compose file has, and no more.
 
-`make lint` holds them against the schemas of Kubernetes; no chart and no cluster is here.
+`make lint` holds the gateway's against the schemas of Kubernetes; no chart and no cluster is here.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ COMPONENTS = {
     "collector": COLLECTOR,
     "gateway": GATEWAY,
 }
-# Connections of config/site.yaml alone; here it is one of `nightshift init`.
-OF_THE_DEMONSTRATION = {"AIRFLOW_CONN_STORE_STAGEOUT", "AIRFLOW_CONN_GATEWAY_NIGHTLIES"}
+# Of config/site.yaml alone; here it is one of `nightshift init`.
+OF_THE_DEMONSTRATION = {
+    "AIRFLOW_CONN_STORE_STAGEOUT", "AIRFLOW_CONN_GATEWAY_NIGHTLIES",
+    "NIGHTSHIFT_STAGEOUT", "NIGHTSHIFT_S3_HOST", "NIGHTSHIFT_S3_PORT",
+}  # fmt: skip
 OPTIONAL = {"AIRFLOW_CONN_AIRFLOW_API", "NIGHTSHIFT_AIRFLOW_CONNECTION"}
 
 
@@ -63,6 +66,8 @@ def test_a_component_has_the_secrets_of_its_container_from_secrets_by_name(name:
     held = {key for key, value in environment.items() if ":?" in value or key in OPTIONAL} - OF_THE_DEMONSTRATION
     assert secrets(COMPONENTS[name]).keys() == held
     plain = {each["name"]: each["value"] for each in COMPONENTS[name]["env"] if "value" in each}
+    everywhere = {each["name"] for each in VALUES["env"]} | OF_THE_DEMONSTRATION
+    assert environment.keys() - held - everywhere <= plain.keys(), name
     for key in plain.keys() - {"NIGHTSHIFT_CONFIG"}:
         assert plain[key] == environment[key], (name, key)
 
@@ -77,14 +82,21 @@ def test_the_chart_adds_no_secret_of_its_own_and_no_account() -> None:
     variables = {key for one in COMPONENTS.values() for key in secrets(one) if key.startswith("AIRFLOW__")}
     assert {key for key, on in VALUES["enableBuiltInSecretEnvVars"].items() if on is not False} == set()
     assert variables <= VALUES["enableBuiltInSecretEnvVars"].keys()
-    assert VALUES["createUserJob"]["defaultUser"] == {"enabled": False}
+    assert VALUES["createUserJob"] == {"enabled": False}
+    assert VALUES["rbac"] == {"create": False}
     assert not [each for each in VALUES["env"] if "valueFrom" in each]
-    waiting = [
-        VALUES[name]["waitForMigrations"]["env"] for name in ("apiServer", "scheduler", "triggerer", "dagProcessor")
-    ]
-    assert all(env == VALUES["migrateDatabaseJob"]["env"] for env in waiting)
-    assert CELERY["waitForMigrations"] == {"enabled": False}, "workers have no database"
+    parts = [CELERY, *(VALUES[name] for name in ("apiServer", "scheduler", "triggerer", "dagProcessor"))]
+    assert all(part["waitForMigrations"] == {"enabled": False} for part in parts), "its variables take no Secret"
     assert not [text for text in strings([VALUES, *MANIFESTS.values()]) if re.search(r"://\w+:[^@]+@", text)]
+
+
+def test_what_the_chart_and_the_image_take_for_granted_is_there() -> None:
+    """Removal of old logs calls no script that the image lacks; TMPDIR is in the volumes that hide the image's."""
+    for part in (CELERY, VALUES["scheduler"], VALUES["triggerer"], VALUES["dagProcessor"]):
+        assert part["logGroomerSidecar"]["args"][:2] == ["sh", "-c"]
+    (folder,) = re.findall(r"TMPDIR=(\S+)", (ROOT / "docker/Dockerfile").read_text())
+    for mounts in (VALUES["volumeMounts"], GATEWAY["volumeMounts"]):
+        assert folder in {each["mountPath"] for each in mounts}
 
 
 def test_one_variable_has_one_secret_and_what_the_page_says_is_what_is_named() -> None:
