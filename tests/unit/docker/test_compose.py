@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sqlalchemy.engine import make_url
 
 from include.cli.init import init
 from include.cli.settings import policies
@@ -191,7 +192,8 @@ def test_checks_ask_airflow_where_the_site_names_whom_and_nowhere_else() -> None
 def test_database_and_broker_know_the_passwords_that_airflow_uses() -> None:
     roles = CONTAINERS["postgres"]["environment"]
     database = f"postgresql+psycopg2://airflow:{roles['AIRFLOW_PASSWORD']}@postgres/airflow"
-    results = f"db+postgresql://celery:{roles['CELERY_PASSWORD']}@postgres/celery"
+    results = f"db+postgresql+psycopg2://celery:{roles['CELERY_PASSWORD']}@postgres/celery"
+    assert all(make_url(url).get_dialect().import_dbapi() for url in (database, results.removeprefix("db+")))
     broker = f"amqp://nightshift:{CONTAINERS['rabbitmq']['environment']['RABBITMQ_DEFAULT_PASS']}@rabbitmq//"
     for name in AIRFLOW:
         environment = CONTAINERS[name]["environment"]
