@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from hooks import preload, run_notes, run_states
+from hooks import dag_runs, preload
 from hooks.priority import NightFirst
 from include.pages.registry import PREFIX, STAGEOUT_API, external_views
 
@@ -51,7 +51,7 @@ def stageout_api() -> Any:
 def site() -> Any:
     """Gives the deployment to the applications."""
     from hooks.secrets import AirflowSecrets
-    from hooks.site import open_site
+    from hooks.task import open_site
     from include.pages.asked import OpenSite
 
     return OpenSite(lambda: open_site(AirflowSecrets()))
@@ -68,4 +68,4 @@ class NightshiftPlugin(AirflowPlugin):
         {"app": LazyApp(pages), "url_prefix": PREFIX, "name": "Nightshift"},
     ]
     external_views: list[Any] = external_views()
-    listeners: list[Any] = [preload, run_notes, run_states]  # noqa: RUF012
+    listeners: list[Any] = [preload, dag_runs]  # noqa: RUF012

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hooks.run_notes import note_of, on_dag_run_running
+from hooks.dag_runs import note_of, on_dag_run_running
 from include.settings.load import load
 from tests.fakes.plainsite import FQRN, plain_file
 
@@ -62,6 +62,6 @@ def test_braces_in_what_people_wrote_are_kept_and_a_long_text_is_cut() -> None:
 
 def test_a_note_that_a_person_or_an_earlier_pass_gave_stays() -> None:
     for given, note in (("mine", "mine"), (None, "Slot main, build of 2026-11-23")):
-        run = SimpleNamespace(dag_id="nightly_install_main", conf=None, logical_date=AT, note=given)
+        run = SimpleNamespace(dag_id="nightly_install_main", conf=None, logical_date=AT, note=given, dag=None)
         on_dag_run_running(dag_run=run)
         assert run.note == note
