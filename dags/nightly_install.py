@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule, XComArg
 
-from hooks.cause import CHECK_INDEX
+from hooks.task import CHECK_INDEX
 from include.nightlies.rules.passes import starts
 from include.settings.load import load
 from include.settings.model import SiteSettings, Slot

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-from hooks.retry import RetryByKind
+from hooks.task import RetryByKind
 from operators.cvmfs import cvmfs_lease
 
 with DAG(
@@ -30,7 +30,7 @@ with DAG(
         """A publisher of one's own: derive a new root catalog, store its objects, commit. Returns the revision."""
         from hooks.gateway import held_lease
         from hooks.secrets import AirflowSecrets
-        from hooks.site import open_site
+        from hooks.task import open_site
         from include.cvmfs.commit.edit import Edit
         from include.cvmfs.commit.metadata_objects import store_all
         from include.cvmfs.coordination.generation import look

@@ -14,9 +14,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import Context, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
-from hooks.cause import PLAN, why_no_plan
-from hooks.retry import RetryByKind
-from hooks.site import run_name
+from hooks.task import PLAN, RetryByKind, run_name, why_no_plan
 from include.nightlies.steps.values import Night
 from operators.base import NightshiftOperator, attempt_of, batches_of, clock, log_of
 from operators.night import INHERITED
@@ -158,7 +156,7 @@ def questions_to_map(
 
     Args:
         site: The site, for its ledger.
-        run: The run's name in the ledger (`hooks.site.run_name`).
+        run: The run's name in the ledger (`hooks.task.run_name`).
         asked: What asking came to.
         repository: Only the questions about this repository, in a run that asks about several; None: all.
 

@@ -10,8 +10,7 @@ from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseOperator, Context, conf
 
-from hooks.retry import RetryByKind
-from hooks.site import OnSite, run_name
+from hooks.task import OnSite, RetryByKind, run_name
 from include.gateway.protocol import TaskName
 from include.nightlies.steps.values import Batch
 from triggers.outage import OutlastsOutages
@@ -87,7 +86,7 @@ def alert_late_run(context: Mapping[str, Any], hours: float) -> None:
 
 
 class NightshiftOperator(OutlastsOutages, OnSite, BaseOperator):
-    """An operator around steps of `include/`; retries by the kind of the error (`hooks.retry.RetryByKind`).
+    """An operator around steps of `include/`; retries by the kind of the error (`hooks.task.RetryByKind`).
 
     Args:
         **kwargs: Those of every operator.

@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import Context, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
-from hooks.site import default_deferrable
+from hooks.task import default_deferrable
 from include.benchmarks.errors import AREA_FOREIGN, CAMPAIGN_FAILED, PLAN_REFUSED, TARGET_BUSY, BenchmarkError
 from operators.approve import APPROVE, REJECT
 from operators.base import NightshiftOperator, clock

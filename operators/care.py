@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from hooks.site import require_wanted
+from hooks.task import require_wanted
 from include.cvmfs.errors import CollectionBusy
 from include.errors import NightshiftError
 from include.nightlies.errors import COLLECTION_RUN_REFUSED

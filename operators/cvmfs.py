@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Context, XComArg
 
-from hooks.site import default_deferrable, run_name
+from hooks.task import default_deferrable, run_name
 from include.cvmfs.errors import SourceError
 from include.nightlies.steps.values import Item
 from operators.base import NightshiftOperator, clock, holder_name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Context
 
-from hooks.site import default_deferrable
+from hooks.task import default_deferrable
 from include.stageout.errors import NO_PASS, StageoutError
 from operators.base import NightshiftOperator, clock, holder_name
 from operators.lease_task import Killed, WaitedTooLong, quietly

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
-from hooks.site import run_name
+from hooks.task import PLAN, first_cause, reason_kept, run_name, why_no_build
 from include.cvmfs.errors import CollectionRunning
 from include.gateway.errors import PathBusy
 from include.nightlies.errors import GateClosed

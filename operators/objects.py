@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Context
 
 from hooks.object_store import require_one_store
-from hooks.site import default_deferrable
+from hooks.task import default_deferrable
 from operators.base import NightshiftOperator
 
 __all__ = ["ObjectCopyOperator", "ObjectDeleteOperator", "ObjectPutOperator"]

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context, CronTriggerTimetable, TaskGroup, TriggerRule, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
-from hooks.cause import PLAN
 from hooks.priority import NightFirst
-from hooks.retry import RetryByKind
+from hooks.task import PLAN, RetryByKind
 from include.cvmfs.errors import CollectionRunning
 from include.dag_runs import OWNER
 from include.gateway.errors import PathBusy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
-from hooks.retry import RetryByKind
+from hooks.task import RetryByKind
 from include.settings.model import SiteSettings
 from include.settings.scheduling import STAGEOUT
 from include.settings.stageout import PASS_S

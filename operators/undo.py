@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from hooks.site import require_wanted, run_name
+from hooks.task import require_wanted, run_name
 from include.cvmfs.errors import CollectionRunning
 from include.gateway.errors import PathBusy
 from include.nightlies.errors import ROLLBACK_REFUSED

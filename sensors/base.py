@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 
-from hooks.retry import RetryByKind
-from hooks.site import OnSite, default_deferrable
+from hooks.task import OnSite, RetryByKind, default_deferrable
 from include.errors import NightshiftError, is_retryable
 from triggers.checks import CHECKS, Observation
 from triggers.outage import OutlastsOutages

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from hooks.cause import reason_kept
-from hooks.site import run_name
+from hooks.task import reason_kept, run_name
 from include.dag_runs import PASS
 from include.nightlies.errors import BuildMissing, NightlyError
 from include.nightlies.rules.passes import (

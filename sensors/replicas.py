@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
-from hooks.site import require_wanted
+from hooks.task import require_wanted
 from sensors.base import WaitSensor
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from hooks.site import open_site
+from hooks.task import open_site
 from triggers.poll import PollTrigger
 
 KILL_S = 30.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from hooks.site import open_site
+from hooks.task import open_site
 from include.errors import is_retryable
 from triggers.checks import CHECKS, Observation
 

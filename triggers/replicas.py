@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hooks.site import open_site
+from hooks.task import open_site
 from triggers.checks import Observation
 from triggers.poll import PollTrigger
 

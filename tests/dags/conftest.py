@@ -135,7 +135,7 @@ class MiniSite:
                 patch.setenv(variable, value)
             dag = self.dags[dag_id]
             # it is for good; here the next tasks share the process
-            patch.setattr("hooks.site.give_way", self.ways.append)
+            patch.setattr("hooks.task.give_way", self.ways.append)
             # test() looks for deadlines by what the DAG says of them; in Airflow the database has given them ids
             patch.setattr(dag, "deadline", None)
             with as_recorded():

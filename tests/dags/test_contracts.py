@@ -15,7 +15,7 @@ from airflow.sdk import DAG, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
 from docs.generate_dags import PAGE, example_dags, render
-from hooks.retry import RetryByKind
+from hooks.task import RetryByKind
 from include.dag_runs import RunRefused
 from include.settings.load import load
 from include.settings.scheduling import consumer_timeout, pools

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from hooks.site import OnSite
+from hooks.task import OnSite
 from include.fts.client import FtsClient
 from include.fts.errors import FTS_JOB_FAILED, JobUnknown
 from include.fts.jobs import FtsFile, FtsJob

@@ -13,8 +13,7 @@ from airflow.sdk import BaseOperator, RetryAction
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.provider import get_provider_info
-from hooks.retry import RetryByKind
-from hooks.site import run_name
+from hooks.task import RetryByKind, run_name
 from include.cvmfs.errors import DestinationError, ManifestConflict, SourceError
 from include.errors import ErrorRow
 from include.gateway.errors import BAD_SIGNATURE, PathBusy

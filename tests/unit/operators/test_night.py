@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
-from hooks.cause import PLAN
+from hooks.task import PLAN
 from include.nightlies.steps.values import Night
 from operators.night import CheckBuildOperator
 from tests.fakes.taskcontext import task_context

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from hooks.cause import FIND_BUILD, PLAN, REASON, first_cause, reason_kept, why_no_build, why_no_plan
+from hooks.task import FIND_BUILD, PLAN, REASON, first_cause, reason_kept, why_no_build, why_no_plan
 from include.nightlies.errors import BuildMissing, GateClosed
 from operators.approve import AskApprovalOperator
-from operators.begin import StartNextPassOperator
+from operators.night import StartNextPassOperator
 from operators.night import AnnounceBuildOperator, CheckCompletenessOperator, SetLinksOperator
 from sensors.build import BuildSensor
 from tests.fakes.plainsite import plain_site
