@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, Context, conf
 from hooks.task import OnSite, RetryByKind, run_name
 from include.gateway.protocol import TaskName
 from include.nightlies.steps.values import Batch
-from triggers.outage import OutlastsOutages
+from triggers.poll import OutlastsOutages
 
 if TYPE_CHECKING:
     from include.nightlies.steps.values import Attempt, OnLease

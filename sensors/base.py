@@ -11,8 +11,7 @@ from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 from hooks.task import OnSite, RetryByKind, default_deferrable
 from include.errors import NightshiftError, is_retryable
 from triggers.checks import CHECKS, Observation
-from triggers.outage import OutlastsOutages
-from triggers.poll import PollTrigger
+from triggers.poll import OutlastsOutages, PollTrigger
 
 
 class NotThere(NightshiftError):
