@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 from include.nightlies.rules.passes import by_artifact
 from include.settings.load import load
 from include.settings.model import Slot
-from operators.begin import BeginNightOperator, ReadIndexEventsOperator, index_asset
+from operators.night import BeginNightOperator, ReadIndexEventsOperator, index_asset
 from operators.publishing import dag_defaults
 
 DOC = """

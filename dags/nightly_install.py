@@ -14,7 +14,6 @@ from hooks.task import CHECK_INDEX
 from include.nightlies.rules.passes import starts
 from include.settings.load import load
 from include.settings.model import SiteSettings, Slot
-from operators.begin import StartNextPassOperator
 from operators.night import (
     INHERITED,
     AnnounceBuildOperator,
@@ -23,6 +22,7 @@ from operators.night import (
     CheckIndexOperator,
     PlanNightOperator,
     SetLinksOperator,
+    StartNextPassOperator,
     slot_asset,
 )
 from operators.params import NAME_PATTERN, choice, choose_artifacts, flag

@@ -41,7 +41,7 @@ from triggers.night import NightTrigger
 from triggers.poll import PollTrigger
 
 SECRET = "secret-of-the-key"
-FQRN, THEN = "nights.example.org", "2026-11-21T00:00:00+00:00"
+THEN = "2026-11-21T00:00:00+00:00"
 
 
 class Leases(LoopbackServer):
