@@ -11,10 +11,9 @@ from airflow.sdk import DAG, TaskGroup, TriggerRule
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.by_hand import publication_params, publication_tasks
 from operators.caches import CacheVerifyOperator, CacheWarmOperator, ReportCachesOperator
-from operators.params import choose_caches
-from operators.publishing import dag_defaults
+from operators.params import choose_caches, publication_params
+from operators.publishing import dag_defaults, publication_tasks
 
 DOC = """
 ### Publish a data set and warm the caches

@@ -11,8 +11,8 @@ from airflow.sdk import DAG
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.by_hand import publication_params, publication_tasks
-from operators.publishing import dag_defaults
+from operators.params import publication_params
+from operators.publishing import dag_defaults, publication_tasks
 
 DOC = """
 ### Publish one tree or tarball

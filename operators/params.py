@@ -22,6 +22,51 @@ def choice(names: Iterable[str], **schema: Any) -> Param:
     return Param(*listed[:1] if len(listed) == 1 else (), type="string", enum=listed, **schema)
 
 
+def publication_params(repositories: Iterable[str]) -> dict[str, Param]:
+    """The params of one tree that is published by hand. Of what must be chosen nothing has a default."""
+    return {
+        "repository": choice(repositories, title="Repository", description="The repository to publish to."),
+        "path": Param(
+            title="Destination",
+            type="string",
+            pattern="^/[^/]+(/[^/]+)*/?$",
+            minLength=2,
+            maxLength=1024,
+            description="The destination: an absolute path inside the repository, such as /software/root/6.36.",
+        ),
+        "source": Param(
+            title="Source",
+            type="string",
+            pattern="^[a-z0-9]+://.+",
+            maxLength=2048,
+            description="URL of a tarball or folder in one of the configured stores, as s3://bucket/name.tar.gz.",
+        ),
+        "sha256": Param(
+            None,
+            title="SHA-256",
+            type=["null", "string"],
+            pattern="^[0-9a-f]{64}$",
+            description="SHA-256 that the tarball must have. Empty: not checked.",
+        ),
+        "tag": Param(
+            None,
+            title="Tag",
+            type=["null", "string"],
+            pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$",
+            maxLength=255,
+            description="Tag for the new revision. Empty: none.",
+        ),
+        "mode": Param(
+            "refuse",
+            title="If the destination exists",
+            type="string",
+            enum=["refuse", "replace"],
+            description="refuse: fail if the destination holds anything. replace: swap it.",
+        ),
+        "dry_run": flag("Dry run", "Report what would be published; change nothing."),
+    }
+
+
 def choose_artifacts(projects: str, platforms: str) -> dict[str, Param]:
     """Some projects and platforms of a build; empty by default, which their descriptions explain."""
     names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}

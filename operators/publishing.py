@@ -22,6 +22,7 @@ from operators.approve import AskApprovalOperator, approve_each
 from operators.base import NightshiftOperator, alert_failed_run, attempt_of, batches_of, note_failure
 from operators.lease_task import Done, LeaseTaskOperator, Waiting, WritingOperator
 from operators.links import RepositoryLink
+from operators.night import CheckCompletenessOperator, PlanPublicationOperator
 from operators.prepare import PrepareArtifactsOperator
 
 if TYPE_CHECKING:
@@ -320,6 +321,32 @@ def publishing_tasks(
         )
         reserve >> take >> verify
     return verify
+
+
+def publication_tasks(*, approval: bool) -> CheckCompletenessOperator:
+    """Plan, publish and check one tree, in the DAG that is open.
+
+    Args:
+        approval: Whether a repository asks a person first.
+
+    Returns:
+        The last task, which fails unless the tree is published, and is skipped in a dry run.
+    """
+    plan = PlanPublicationOperator(
+        task_id="plan",
+        task_display_name="Plan the publication",
+        doc_md="Checks repository, path and source, and records the plan.",
+    )
+    done = publishing_tasks(plan.output, group_id="tree", prepare_timeout=timedelta(hours=10), approval=approval)
+    gate = CheckCompletenessOperator(
+        task_id="gate",
+        task_display_name="Check completeness",
+        of_night=False,
+        trigger_rule=TriggerRule.ALL_DONE,
+        doc_md="Reads the ledger; a tree that is not published fails the run.",
+    )
+    done >> gate
+    return gate
 
 
 def _reserve(batches: Any) -> ReserveDestinationsOperator:
