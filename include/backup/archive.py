@@ -34,7 +34,6 @@ from include.cvmfs.format.keys import KeyFile
 from include.ledger.migrate import versions
 from include.storage.errors import NotFound
 from include.storage.store import Store
-from include.validation import first_fault
 
 PASSPHRASE, RECIPIENT = "passphrase", "recipient"
 SHORTEST_PASSPHRASE = 12

@@ -19,9 +19,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from include.cvmfs.errors import FormatError, RepositoryFrozen
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.json_values import first_fault, text_as
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
-from include.validation import first_fault, text_as
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from include.cvmfs.format.hashes import CATALOG, DigestSet, ObjectHash, identity
 from include.cvmfs.format.paths import name_of
 from include.cvmfs.format.schema import NAMES, Counts, Statistics
 from include.cvmfs.sources.source import checked_destination
-from include.validation import text_as
+from include.json_values import text_as
 
 FORMAT = 1
 

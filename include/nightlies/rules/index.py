@@ -28,11 +28,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
 from pydantic.types import StrictBool, StrictInt
 
-from include.json_values import JsonValue
+from include.json_values import JsonValue, first_fault, kind_of, text_as
 from include.nightlies.errors import BadIndex, BadIndexKey
 from include.settings.text_types import name_fault
 from include.storage.kinds import SCHEMES
-from include.validation import first_fault, kind_of, text_as
 
 MIN_RSA_BITS = 2048
 MAX_SIGNATURE_BYTES = 16 << 10

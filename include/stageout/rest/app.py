@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from include.errors import NightshiftError
 from include.federation.records import FederationError, note_results, results_of_reading, summed
+from include.json_values import first_fault
 from include.ledger.errors import LedgerError
 from include.site.site import Site
 from include.stageout import errors
@@ -39,7 +40,6 @@ from include.stageout.status import (
     list_workflows,
 )
 from include.stageout.sums import export_csv
-from include.validation import first_fault
 
 MAX_READINGS = 1000
 M = TypeVar("M", bound="SentDocument")

@@ -39,7 +39,7 @@ RANKS = (
     ("include.cvmfs.format",),
     ("include.cvmfs", "include.settings"),
     ("include.storage", "include.ledger"),
-    ("include.http_bounds", "include.http_calls", "include.validation"),
+    ("include.http_bounds", "include.http_calls", "include.json_values"),
     ("include.http_bounds",),
     ("include.errors",),
 )
