@@ -56,11 +56,11 @@ def typed(text: str, commands: Collection[str]) -> str:
 
 
 HAS_LAB = importlib.util.find_spec("lab") is not None
-# group -> the module that has it as `app`, and what it is for; those of the lab are there where the lab is
+# group -> the module that has it as `app` or by another name, and what it is for; those of the lab only where it is
 GROUPS = {
     "settings": ("include.cli.settings", "Check the site configuration and the stores it names."),
     "repo": ("include.cli.repo", "Create, read, change and check repositories."),
-    "store": ("include.cli.store", "Put a file into a store."),
+    "store": ("include.cli.site:store_group", "Put a file into a store."),
     "cache": ("include.cli.cache", "Warm, trim and verify the shared caches of a site."),
     "site": ("include.cli.site", "Health of the storage sites: probe, hold and release them."),
     "gateway": ("include.cli.gateway", "Serve the lease protocol; list leases."),
@@ -69,8 +69,8 @@ GROUPS = {
     "backup": ("include.cli.backup", "Back up ledger, gateway state, keys and settings; restore them."),
     "nightly": ("include.cli.nightly", "Pack a build and run a night."),
     "stageout": ("include.cli.transfers.stageout", "Transfer users' files between sites."),
-    "dags": ("include.cli.dags", "Unpause the DAGs that a site needs."),
-    "notify": ("include.cli.notify", "Test how people are notified."),
+    "dags": ("include.cli.site:dags_group", "Unpause the DAGs that a site needs."),
+    "notify": ("include.cli.site:notify_group", "Test how people are notified."),
     "storage-benchmark": ("include.cli.storage_benchmark", "Measure storage against its baseline."),
 }
 # group -> the module of the lab that adds commands to it
@@ -110,11 +110,12 @@ def assemble(words: Sequence[str]) -> typer.Typer:
     # what the lab defines is not of the site that is to be made
     if chosen in {*GROUPS, *COMMANDS} - {"init"} and "--help" not in words:
         _adopt_lab()
-    for name, (module, purpose) in GROUPS.items():
-        if module.startswith("lab.") and not HAS_LAB:
+    for name, (place, purpose) in GROUPS.items():
+        if place.startswith("lab.") and not HAS_LAB:
             continue
         if name == chosen:
-            group = importlib.import_module(module).app
+            module, _, attribute = place.partition(":")
+            group = getattr(importlib.import_module(module), attribute or "app")
             if HAS_LAB and name in ADDED:
                 importlib.import_module(ADDED[name]).add_to(group)
             app.add_typer(group, name=name, help=purpose)

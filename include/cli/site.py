@@ -1,4 +1,8 @@
-"""`nightshift site`: health of the storage sites of the configuration; holds by hand; reports of readers."""
+"""Commands on the parts of a deployment: `nightshift site`, `store`, `notify` and `dags`.
+
+`site`: health of the storage sites of the configuration, holds by hand, reports of readers. `store`: put a file into a
+store. `notify test`: one message by each way of `notify:`. `dags on`: unpause the DAGs of Nightshift in Airflow.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ import getpass
 import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.repository.open import AsJson, open_site, printable, refusing
+from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
 
 if TYPE_CHECKING:
     from include.federation.states import SiteHealth
@@ -22,7 +27,7 @@ HISTORY = timedelta(days=7)
 
 
 @app.callback()
-def group() -> None:
+def _site() -> None:
     """Health of the storage sites, by probes, transfers and readers."""
 
 
@@ -134,3 +139,100 @@ def readings(
         note_results(site.ledger, results, now=datetime.now(UTC))
     good, failed = (sum(getattr(result, name) for result in results) for name in ("good", "failed"))
     typer.echo(f"{good} files read, {failed} failures at sites" + (f", {damaged} damaged lines" if damaged else ""))
+
+
+store_group = typer.Typer(no_args_is_help=True)
+
+
+@store_group.callback()
+def _store() -> None:
+    """Stores of the site configuration."""
+
+
+@store_group.command()
+def put(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A store of the configuration.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="File to store.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its key in the store; default: the file's name.")] = "",
+    replace: Annotated[bool, typer.Option("--replace", help="Replace another content under the key.")] = False,
+) -> None:
+    """Store a file, which is held in memory, and print its URL. Run again with the same file it changes nothing."""
+    from include.storage.objects import put_object
+
+    with refusing():
+        stored = put_object(open_site().store(store), key or file.name, file.read_bytes(), replaces=replace)
+    typer.echo(f"{stored.url}: {stored.size} bytes{', there already' if stored.unchanged else ''}")
+
+
+notify_group = typer.Typer(no_args_is_help=True)
+FAILED = 1
+
+
+@notify_group.callback()
+def _notify() -> None:
+    """Notify people."""
+
+
+@notify_group.command()
+def test() -> None:
+    """Send a test message by each way of `notify:`: each connection of Apprise.
+
+    Connections come from the environment of this command (AIRFLOW_CONN_<ID>). Exit code 1 if a way fails or none is
+    configured. Nothing is recorded: alerts that were sent or wait are as before.
+    """
+    from include.notify.message import Message, NotifyEvent
+    from include.notify.notifier import Notifier
+
+    now = datetime.now(UTC)
+    message = Message(
+        key="test",
+        event=NotifyEvent.TEST,
+        severity="ok",
+        title="test message",
+        text=f"Sent by `nightshift notify test` of {holder()} at {now:%Y-%m-%d %H:%M} UTC. There is nothing to do.",
+    )
+    with refusing():
+        site = open_site()
+        results = Notifier.of(site).send(message)
+    for way, fault in results.items():
+        typer.echo(printable(f"{way}: {'ok' if fault is None else f'failed: {fault}'}"))
+    if not results:
+        typer.echo("no way is configured: no one is notified. Add apprise to `notify:`.", err=True)
+    raise typer.Exit(FAILED if not results or any(results.values()) else 0)
+
+
+dags_group = typer.Typer(no_args_is_help=True)
+
+
+@dags_group.callback()
+def _dags() -> None:
+    """DAGs in Airflow."""
+
+
+@dags_group.command()
+def on(
+    dags: Annotated[
+        list[str] | None, typer.Argument(metavar="[DAG]...", help="Ids of DAGs; default: all that the site needs.")
+    ] = None,
+    connection: Annotated[
+        str,
+        typer.Option(
+            help="Connection of a user of Airflow's API who may change DAGs; default: of the lab, else of the site."
+        ),
+    ] = "",
+) -> None:
+    """Unpause DAGs: those that run by themselves, and those that people and pages start.
+
+    The last tick of a schedule that was missed begins at once then, from the `start` of its slot on. DAGs that Airflow
+    has not read yet are waited for.
+    """
+    with refusing():
+        from include.cli.airflow_connections import airflow_api, unpause
+
+        site = open_site()
+        api = airflow_api(site.settings, site.secrets, connection)
+        unpaused = unpause(api, site.settings, dags or ())
+    for dag_id in unpaused:
+        typer.echo(f"unpaused {dag_id}")
+    if not unpaused:
+        typer.echo("none of them was paused")

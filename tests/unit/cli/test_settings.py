@@ -190,7 +190,7 @@ def described(site_file, setting):
 
 
 def test_a_file_is_put_into_a_store_and_another_content_is_replaced_only_on_demand(site_file, tmp_path):
-    from include.cli.store import app as store
+    from include.cli.site import store_group as store
 
     file = tmp_path / "tool-1.0.tar.gz"
     file.write_bytes(b"first")

@@ -51,10 +51,10 @@ def test_dags_by_name_and_none_at_all_if_one_is_not_there() -> None:
 def test_it_says_whom_to_ask_where_no_airflow_is_known(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
-    from include.cli import dags
+    from include.cli.site import dags_group
 
     monkeypatch.setattr("include.cli.airflow_connections.lab_part", lambda _: None)
     monkeypatch.delenv("NIGHTSHIFT_AIRFLOW_CONNECTION", raising=False)
-    done = CliRunner().invoke(dags.app, words)
+    done = CliRunner().invoke(dags_group, words)
     assert done.exit_code == 2
     assert "give --connection" in done.output
