@@ -212,8 +212,7 @@ class JudgeBenchmarkOperator(CampaignOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         from include.benchmarks.campaign.campaigns import conclude, find_campaign
-        from include.benchmarks.judge.judge import fails
-        from include.benchmarks.judge.suite import check_figures
+        from include.benchmarks.judge.judge import check_figures, fails
 
         if not self.campaign:
             raise CAMPAIGN_FAILED(str(context["run_id"]), "no campaign was planned")

@@ -9,9 +9,8 @@ from urllib.parse import urlencode
 
 from include.benchmarks.campaign.folder import FOLDER, ID
 from include.benchmarks.judge.compare import BenchmarkVerdict, FigureName, direction_title
-from include.benchmarks.judge.judge import JudgedCampaign, accepted_campaigns, judged_campaigns
+from include.benchmarks.judge.judge import DATA_DOCS, JudgedCampaign, accepted_campaigns, judged_campaigns
 from include.benchmarks.judge.report import REPORT, shown_value
-from include.benchmarks.judge.suite import DATA_DOCS
 from include.pages import charts
 from include.pages.asked import Asked
 

@@ -12,8 +12,7 @@ from include.benchmarks.campaign.campaigns import campaign_root
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.errors import FIGURES_UNCHECKED
 from include.benchmarks.judge.compare import BenchmarkVerdict
-from include.benchmarks.judge.judge import JudgedCampaign, accept_baseline
-from include.benchmarks.judge.suite import DATA_DOCS, check_figures
+from include.benchmarks.judge.judge import DATA_DOCS, JudgedCampaign, accept_baseline, check_figures
 from include.site.site import Site
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, benchmark_site, measured
 from tests.fakes.refused import refused

@@ -9,8 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from include.benchmarks.campaign.campaigns import campaign_root, conclude, find_campaign
-from include.benchmarks.judge.judge import JudgedCampaign, accept_baseline
-from include.benchmarks.judge.suite import DATA_DOCS, check_figures
+from include.benchmarks.judge.judge import DATA_DOCS, JudgedCampaign, accept_baseline, check_figures
 from include.pages.benchmarks import drift_figure
 from include.site.site import Site
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, measured
