@@ -95,7 +95,7 @@ def cut_runs(link: DelayedLink, servers: DistantServers, file: Path, sha256: str
                 "url": cut, "strategy": strategy, "streams": 4, "seconds": LIMIT_S, "size": size,
                 "trace": "" if traced else None, "sha256": of_trace if traced else sha256, "digests": traced,
             }  # fmt: skip
-            program = (sys.executable, "-m", "include.benchmarks.measure.distance", "read", json.dumps(job))
+            program = (sys.executable, "-m", "include.benchmarks.measure.traces", "read", json.dumps(job))
             done, outcome = _run(relay, (*link.near.prefix, *program), f"ours, {strategy}")
             if not done.code:
                 read = json.loads(done.stdout.splitlines()[-1])

@@ -33,7 +33,7 @@ ROUND_TRIPS, LOOKS = 21, 3
 SHARE, BESIDE_MS = 0.1, 1.0
 """The most by which the median round trip may be off."""
 _PORTS = {"http": 80, "https": 443, "root": 1094}
-_PROGRAM = "include.benchmarks.measure.distance"
+_PROGRAM = "include.benchmarks.measure.traces"
 _LIMIT_S = 60.0
 _MISSING = "404"
 
