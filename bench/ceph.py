@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.publishing.machine import BENCH, Idle, description
-from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, open_target
-from include.benchmarks.campaign.execute import utc_now
+from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, open_target, utc_now
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.campaign.plan import CampaignWish
 from include.benchmarks.campaign.presets import PRESETS

@@ -23,8 +23,7 @@ from statistics import median
 from bench.cut_connections import cut_runs, cut_table
 from bench.pairs import interval
 from bench.publishing.machine import BENCH, ROOT, Idle, description
-from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure
-from include.benchmarks.campaign.execute import utc_now
+from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, utc_now
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.campaign.plan import CampaignWish
 from include.benchmarks.errors import BenchmarkError

@@ -16,8 +16,7 @@ import tempfile
 from pathlib import Path
 
 from bench.publishing.machine import BENCH, ROOT, Idle, description
-from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure
-from include.benchmarks.campaign.execute import utc_now
+from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, utc_now
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.campaign.plan import CampaignWish
 from include.benchmarks.errors import BenchmarkError

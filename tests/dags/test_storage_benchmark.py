@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from include.benchmarks.campaign import campaigns
-from include.benchmarks.campaign.execute import target_lock
+from include.benchmarks.campaign.folder import target_lock
 from include.benchmarks.errors import AREA_FOREIGN, CAMPAIGN_FAILED, PLAN_REFUSED, TARGET_BUSY
 from include.benchmarks.judge.judge import accept_baseline, judged_campaigns
 from include.benchmarks.measure import choose

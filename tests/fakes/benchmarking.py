@@ -10,8 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from include.benchmarks.campaign.campaigns import open_target
-from include.benchmarks.campaign.execute import new_campaign, run_campaign
+from include.benchmarks.campaign.campaigns import new_campaign, open_target, run_campaign
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder
 from include.benchmarks.campaign.plan import CampaignWish
 from include.benchmarks.judge.judge import JudgedCampaign, judge_campaign

@@ -3,9 +3,11 @@ does not exist."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from include.benchmarks.campaign.plan import CampaignPlan, PlannedStep
-from include.benchmarks.errors import CAMPAIGN_UNKNOWN
+from include.benchmarks.errors import CAMPAIGN_UNKNOWN, TARGET_BUSY
 from include.benchmarks.measure.loads import ClusterSample, RunnerResult, ServerState
 from include.benchmarks.measure.probes import MachineNoise, ServersView
 from include.benchmarks.measure.targets import TargetSpace
@@ -173,3 +175,19 @@ def _write(path: Path, document: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def target_lock(root: Path, target: str) -> Iterator[None]:
+    """One campaign measures a target at a time; the kernel ends the lock of a process that dies."""
+    locks = root / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(locks / target, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TARGET_BUSY(target, "another campaign is measuring it") from None
+        yield
+    finally:
+        os.close(descriptor)

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure
-from include.benchmarks.campaign.execute import utc_now
+from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, utc_now
 from include.benchmarks.campaign.plan import CampaignWish
 from include.benchmarks.errors import ROUND_TRIP_REFUSED, RUNNER_FAILED, TARGET_UNUSABLE
 from include.benchmarks.judge.report import CHARTS

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from include.benchmarks.campaign import plan
-from include.benchmarks.campaign.campaigns import open_target
-from include.benchmarks.campaign.execute import remove_data, run_campaign
+from include.benchmarks.campaign.campaigns import open_target, remove_data, run_campaign
 from include.benchmarks.campaign.folder import CampaignFolder
 from tests.fakes.benchmarking import begin_campaign, benchmark_site, campaigns_of, ticking
 
 RUN = """\
 import sys
 from pathlib import Path
-from include.benchmarks.campaign.execute import run_campaign
+from include.benchmarks.campaign.campaigns import run_campaign
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.campaign import plan
 from include.benchmarks.campaign.campaigns import open_target

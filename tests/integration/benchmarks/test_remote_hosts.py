@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from include.benchmarks.campaign.campaigns import open_target, watched_servers
-from include.benchmarks.campaign.execute import remove_data, run_campaign
+from include.benchmarks.campaign.campaigns import open_target, remove_data, run_campaign, watched_servers
 from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
 from include.benchmarks.campaign.plan import CampaignPlan, CampaignWish, PlannedStep
 from include.benchmarks.errors import AREA_FOREIGN, TARGET_UNUSABLE

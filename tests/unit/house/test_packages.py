@@ -17,7 +17,6 @@ PURE = "pure, and tested alone"
 KIND = "one of several implementations of an interface"
 # Modules that one module alone imports, which is in the same package, and why they are not part of it.
 ALONE = {
-    "include.benchmarks.campaign.execute": TOGETHER,
     "include.benchmarks.campaign.outages": TOGETHER,
     "include.benchmarks.judge.charts": TOGETHER,
     "include.benchmarks.measure.publisher": KIND,

@@ -8,8 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from include.benchmarks.campaign.campaigns import open_target, watched_servers
-from include.benchmarks.campaign.execute import run_campaign
+from include.benchmarks.campaign.campaigns import open_target, run_campaign, watched_servers
 from include.benchmarks.errors import RESULT_UNREADABLE, RUNNER_FAILED, TARGET_UNUSABLE
 from include.benchmarks.judge.report import server_charts, servers_of
 from include.benchmarks.measure import osds as watching
