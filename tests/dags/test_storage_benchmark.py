@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
-from include.benchmarks.campaign import campaigns
+from include.benchmarks.campaign import campaigns, plan
 from include.benchmarks.campaign.folder import target_lock
+from include.benchmarks.campaign.plan import RUNNERS
 from include.benchmarks.errors import AREA_FOREIGN, CAMPAIGN_FAILED, PLAN_REFUSED, TARGET_BUSY
 from include.benchmarks.judge.judge import accept_baseline, judged_campaigns
-from include.benchmarks.measure import choose
-from include.benchmarks.measure.choose import RUNNERS
 from include.benchmarks.measure.loads import RunnerKind
 from include.site.site import Site
 from operators.approve import APPROVE, REJECT
@@ -47,7 +46,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     (tmp_path / "site.yaml").write_text(json.dumps(settings))
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
     monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
-    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(plan.PROGRAMS, RunnerKind.FIO)
     return made
 
 

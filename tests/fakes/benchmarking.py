@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import pytest
 
+from include.benchmarks.campaign import plan
 from include.benchmarks.campaign.campaigns import new_campaign, open_target, run_campaign
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder
 from include.benchmarks.campaign.plan import CampaignWish
 from include.benchmarks.judge.judge import JudgedCampaign, judge_campaign
-from include.benchmarks.measure import choose
 from include.benchmarks.measure.loads import (
     LatencyHistogram,
     LoadAccess,
@@ -101,8 +101,8 @@ class MeasuringRunner(Runner[FolderArea]):
 
     def put(self, monkeypatch: pytest.MonkeyPatch) -> Self:
         """Into the place of fio, which does not have to be installed."""
-        monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO, raising=False)
-        monkeypatch.setitem(choose.RUNNERS, RunnerKind.FIO, self)
+        monkeypatch.delitem(plan.PROGRAMS, RunnerKind.FIO, raising=False)
+        monkeypatch.setitem(plan.RUNNERS, RunnerKind.FIO, self)
         return self
 
     def _measured(self, access: LoadAccess, speed: float) -> MeasuredLoad:

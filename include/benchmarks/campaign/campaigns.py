@@ -29,6 +29,8 @@ from include.benchmarks.campaign.folder import (
 from include.benchmarks.campaign.outages import CampaignOutage
 from include.benchmarks.campaign.plan import (
     LOAD_SHARE,
+    PROGRAMS,
+    RUNNERS,
     CampaignPlan,
     CampaignWish,
     PlannedStep,
@@ -50,7 +52,6 @@ from include.benchmarks.errors import (
 from include.benchmarks.judge.judge import JudgedCampaign, baseline_of, judge_campaign, may_change
 from include.benchmarks.judge.report import write_report
 from include.benchmarks.measure.ceph import ClusterClient, PacketPools, PoolBenchmarkTarget, check_target, space_of
-from include.benchmarks.measure.choose import PROGRAMS, RUNNERS
 from include.benchmarks.measure.endpoints import EndpointBenchmarkTarget
 from include.benchmarks.measure.loads import ClusterSample, RunnerResult, ServerState
 from include.benchmarks.measure.osds import ClusterWatch, OsdServer, open_servers

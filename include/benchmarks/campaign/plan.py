@@ -1,4 +1,7 @@
-"""What a campaign will do, with its bytes and seconds, before anything is changed. Pure."""
+"""What a campaign will do, with its bytes and seconds, before anything is changed; the runners by kind. Pure.
+
+A new runner is a class and a row of `RUNNERS` and `TARGETS_OF`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
 from include.benchmarks.campaign.presets import MIB, PRESETS, Preset, PresetLoad, PresetStep
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
-from include.benchmarks.measure.choose import RUNNERS, TARGETS_OF, USUAL
+from include.benchmarks.measure.endpoints import CurlRunner, DavixRunner, ReaderRunner, XrdcpRunner
+from include.benchmarks.measure.fio import DdRunner, FioRunner, RadosRunner
 from include.benchmarks.measure.loads import (
     BLOCK_UNIT,
     DistantRead,
@@ -22,8 +27,56 @@ from include.benchmarks.measure.loads import (
     StreamLoad,
     TcpWindow,
 )
-from include.benchmarks.measure.targets import TargetSpace
+from include.benchmarks.measure.objects import ObjectRunner
+from include.benchmarks.measure.programs import DD, FIO, RADOS, BenchmarkProgram
+from include.benchmarks.measure.publisher import PublisherRunner
+from include.benchmarks.measure.readers import NGINX, ReadersRunner
+from include.benchmarks.measure.remote import RemoteRunner
+from include.benchmarks.measure.targets import Runner, TargetSpace
 from include.settings.benchmarks import EndpointServer, EndpointTarget, Mark, TargetKind, TargetSettings
+
+RUNNERS: Mapping[RunnerKind, Runner[Any]] = {
+    RunnerKind.FIO: FioRunner(),
+    RunnerKind.DD: DdRunner(),
+    RunnerKind.RADOS: RadosRunner(),
+    RunnerKind.OBJECTS: ObjectRunner(),
+    RunnerKind.REMOTE: RemoteRunner(),
+    RunnerKind.PUBLISHER: PublisherRunner(),
+    RunnerKind.READERS: ReadersRunner(),
+    RunnerKind.CURL: CurlRunner(),
+    RunnerKind.DAVIX: DavixRunner(),
+    RunnerKind.XRDCP: XrdcpRunner(),
+    RunnerKind.READER: ReaderRunner(),
+}
+TARGETS_OF: Mapping[RunnerKind, frozenset[TargetKind]] = {
+    RunnerKind.FIO: frozenset({TargetKind.PATH}),
+    RunnerKind.DD: frozenset({TargetKind.PATH}),
+    RunnerKind.RADOS: frozenset({TargetKind.POOL}),
+    RunnerKind.OBJECTS: frozenset({TargetKind.BUCKET}),
+    RunnerKind.REMOTE: frozenset({TargetKind.REMOTE}),
+    RunnerKind.PUBLISHER: frozenset({TargetKind.BUCKET, TargetKind.PATH}),
+    RunnerKind.READERS: frozenset({TargetKind.PATH}),
+    RunnerKind.CURL: frozenset({TargetKind.ENDPOINT}),
+    RunnerKind.DAVIX: frozenset({TargetKind.ENDPOINT}),
+    RunnerKind.XRDCP: frozenset({TargetKind.ENDPOINT}),
+    RunnerKind.READER: frozenset({TargetKind.ENDPOINT}),
+}
+"""The kinds of target that each runner works on."""
+PROGRAMS: Mapping[RunnerKind, BenchmarkProgram] = {
+    RunnerKind.FIO: FIO,
+    RunnerKind.DD: DD,
+    RunnerKind.RADOS: RADOS,
+    RunnerKind.READERS: NGINX,
+}
+"""What has to be installed."""
+USUAL: Mapping[TargetKind, RunnerKind] = {
+    TargetKind.PATH: RunnerKind.FIO,
+    TargetKind.BUCKET: RunnerKind.OBJECTS,
+    TargetKind.POOL: RunnerKind.RADOS,
+    TargetKind.REMOTE: RunnerKind.REMOTE,
+    TargetKind.ENDPOINT: RunnerKind.READER,
+}
+"""The runner of a kind of target, where a plan names none."""
 
 FILL_BLOCK, SMALL_FILL_BLOCK = 4 * MIB, MIB // 4
 FILL_BLOCKS = 50

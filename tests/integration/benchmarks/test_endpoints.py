@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, utc_now
-from include.benchmarks.campaign.plan import CampaignWish
+from include.benchmarks.campaign.plan import RUNNERS, CampaignWish
 from include.benchmarks.errors import ROUND_TRIP_REFUSED, RUNNER_FAILED, TARGET_UNUSABLE
 from include.benchmarks.judge.report import CHARTS
 from include.benchmarks.measure import endpoints
-from include.benchmarks.measure.choose import RUNNERS
 from include.benchmarks.measure.endpoints import EndpointArea, EndpointBenchmarkTarget
 from include.benchmarks.measure.loads import (
     DistantRead,

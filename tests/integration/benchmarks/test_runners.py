@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from include.benchmarks.campaign.plan import RUNNERS
 from include.benchmarks.errors import RUNNER_FAILED
 from include.benchmarks.measure.ceph import ClusterClient, NamespaceArea, PoolBenchmarkTarget
-from include.benchmarks.measure.choose import RUNNERS
 from include.benchmarks.measure.loads import (
     DataPattern,
     LoadAccess,

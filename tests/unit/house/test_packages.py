@@ -19,8 +19,7 @@ KIND = "one of several implementations of an interface"
 ALONE = {
     "include.benchmarks.campaign.outages": TOGETHER,
     "include.benchmarks.judge.charts": TOGETHER,
-    "include.benchmarks.measure.publisher": KIND,
-    "include.benchmarks.measure.readers": KIND,
+    "include.benchmarks.measure.traces": "a program of its own, at the near end of a link",
     "include.cli.transfers.file_lists": PURE,
     "include.cvmfs.collect.weigh": TOGETHER,
     "include.cvmfs.commit.catalog_changes": TOGETHER,
