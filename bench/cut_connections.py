@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from bench.distance.link import DelayedLink
+from bench.distance.servers import DistantServers
 from include.benchmarks.measure.programs import TimedRun, time_program
 from include.benchmarks.measure.traces import make_trace
 from lab.ports import free_port
-from lab.servers.distant import DistantServers
-from lab.servers.link import DelayedLink
 from lab.servers.process import find_program
 
 EVERY = 64 << 20

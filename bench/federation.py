@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.cut_connections import cut_runs, cut_table
+from bench.distance.link import DelayedLink
+from bench.distance.servers import USER, DistantServers
 from bench.pairs import interval
 from bench.publishing.machine import BENCH, ROOT, Idle, description
 from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, utc_now
@@ -35,8 +37,6 @@ from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from lab.errors import LabError
-from lab.servers.distant import USER, DistantServers
-from lab.servers.link import DelayedLink
 
 TABLES = {"transfer": ("cms-transfer", "file"), "strategies": ("cms-strategies", "events"),
           "pairs": ("cms-pairs", "file")}  # fmt: skip

@@ -34,3 +34,5 @@ CEPH_LAB_MISSING = ErrorRow(LabError, "lab-ceph-missing", "run nightshift lab ce
 """There is no Ceph lab, or it does not run."""
 OSD_UNKNOWN = ErrorRow(LabError, "lab-osd-unknown", "nightshift lab ceph status lists the OSDs")
 """The Ceph lab has no OSD of this number."""
+LINK_IMPOSSIBLE = ErrorRow(LabError, "lab-link-impossible", "run it as root, with Debian's iproute2 and the module tun")
+"""There is no link with a delay for this user on this machine."""

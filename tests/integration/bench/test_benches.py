@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from bench.distance.link import impossible
 from include.cvmfs.commit.commit import switch
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from bench.distance.link import DelayedLink, impossible
+from bench.distance.servers import DistantServers
 from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, utc_now
 from include.benchmarks.campaign.plan import RUNNERS, CampaignWish
 from include.benchmarks.errors import ROUND_TRIP_REFUSED, RUNNER_FAILED, TARGET_UNUSABLE
@@ -37,8 +39,6 @@ from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from lab.ports import can_listen, free_port
-from lab.servers.distant import DistantServers
-from lab.servers.link import DelayedLink, impossible
 from lab.servers.process import ServerProcess, find_program
 from tests.fakes.refused import refused
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import LabError
-from lab.servers.link import LINK_IMPOSSIBLE, DelayedLink, impossible, remove_left
+from bench.distance.link import DelayedLink, impossible, remove_left
+from lab.errors import LINK_IMPOSSIBLE, LabError
 from lab.servers.process import ServerProcess
 from tests.fakes.refused import refused
 
@@ -58,7 +58,7 @@ print(hashlib.sha256(data).hexdigest(), digest.hexdigest())
 """
 
 OWNER = """
-from lab.servers.link import DelayedLink
+from bench.distance.link import DelayedLink
 with DelayedLink() as link:
     print(link._program.pid, flush=True)
     input()

@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Self
 
+from bench.distance.link import LinkEnd
 from lab.ports import free_port
-from lab.servers.link import LinkEnd
 from lab.servers.process import ServerProcess, find_program
 
 USER, GROUP = "daemon", "daemon"

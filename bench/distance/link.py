@@ -12,18 +12,16 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from include.errors import ErrorRow
-from lab.errors import LabError
+from bench.distance import tun
+from bench.distance.tun import ADDRESSES, STOCK, TUNED, ask
+from lab.errors import LINK_IMPOSSIBLE, LabError
 from lab.servers.process import ServerProcess, find_program
-from lab.servers.tun import ADDRESSES, STOCK, TUNED, ask
 
 WINDOWS = (STOCK, TUNED)
 _PREFIX = "nightshift-link"
 _NAME = re.compile(rf"{_PREFIX}-(\d+)-[0-9a-f]+(?:-near|-far)?")
 _NAMESPACES = Path("/run/netns")
 _DEVICE = Path("/dev/net/tun")
-LINK_IMPOSSIBLE = ErrorRow(LabError, "lab-link-impossible", "run it as root, with Debian's iproute2 and the module tun")
-"""There is no link with a delay for this user on this machine."""
 
 
 class LinkEnd:
@@ -64,7 +62,7 @@ class DelayedLink:
     @property
     def command(self) -> tuple[str, ...]:
         """The words before a round trip in ms and a window, which set both."""
-        return (sys.executable, "-m", ask.__module__, "ask", str(self._socket))
+        return (sys.executable, tun.__file__, "ask", str(self._socket))
 
     def set(self, rtt_ms: float, window: str = STOCK) -> None:
         """Set the round trip and the window of TCP, one of `WINDOWS`, at both ends. Raises LabError."""
@@ -79,11 +77,8 @@ class DelayedLink:
         try:
             for namespace in ends:
                 _run("netns", "add", namespace)
-            command = (sys.executable, "-m", ask.__module__, "run", *ends, str(self._socket))
-            self._program = ServerProcess(
-                "link", command, log=self._folder / "log", ready=self._socket.exists,
-                cwd=Path(__file__).parents[2],
-            )  # fmt: skip
+            command = (sys.executable, tun.__file__, "run", *ends, str(self._socket))
+            self._program = ServerProcess("link", command, log=self._folder / "log", ready=self._socket.exists)
             self._program.start()
         except BaseException:
             self._remove()
