@@ -50,7 +50,7 @@ from lab.environment import (
 from lab.errors import LabError, ServiceFailed
 from lab.ports import check_free
 from lab.secrets import write_private
-from lab.servers.weed_command import left_sockets
+from lab.servers.weed import left_sockets
 from lab.supervise import ProcessInfo, ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
 
 STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once

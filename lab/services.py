@@ -31,8 +31,7 @@ from lab.postgres import Postgres, reachable
 from lab.servers.mariadb import MariaDbServer
 from lab.servers.process import find_program
 from lab.servers.rabbitmq import RabbitServer
-from lab.servers.weed import identities
-from lab.servers.weed_command import WeedPorts, weed_command
+from lab.servers.weed import WeedPorts, identities, weed_command
 from lab.supervise import Program
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from include.settings.secrets import EnvSecrets, ledger_address
 from include.storage.buckets import PolicyServer
 from lab import services
 from lab.ports import Ports
-from lab.servers.weed_command import EVERYWHERE, weed_command
+from lab.servers.weed import EVERYWHERE, weed_command
 from lab.services import resolved, weed_ports
 from tests.fakes import compose
 

@@ -11,8 +11,7 @@ from include.storage.kinds import Credentials
 from lab.environment import Lab, LabFolders
 from lab.ports import LOOPBACK, Ports
 from lab.secrets import LabSecrets
-from lab.servers.weed import WeedServer
-from lab.servers.weed_command import EVERYWHERE, WeedPorts, weed_command
+from lab.servers.weed import EVERYWHERE, WeedPorts, WeedServer, weed_command
 from lab.services import weed
 
 PORTS = WeedPorts(*range(1, 11))
