@@ -56,7 +56,7 @@ def serve(
     from lab.environment import LabFolders
     from lab.fts.config import FtsServiceConfig
     from lab.fts.copies.simulated import SimulationModel, parsed_fractions
-    from lab.fts.http.server import serve_fts
+    from lab.fts.http.app import serve_fts
 
     access, secret = (os.environ.get(f"NIGHTSHIFT_S3_{name}_KEY") for name in ("ACCESS", "SECRET"))
     config = FtsServiceConfig(

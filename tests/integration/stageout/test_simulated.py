@@ -22,7 +22,7 @@ SERVICE = """
 import sys
 from pathlib import Path
 from lab.fts.config import FtsServiceConfig
-from lab.fts.http.server import serve_fts
+from lab.fts.http.app import serve_fts
 
 serve_fts(FtsServiceConfig(Path(sys.argv[1]), port=0), ready=lambda url: print(url, flush=True))
 """

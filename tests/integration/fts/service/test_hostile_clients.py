@@ -30,7 +30,7 @@ SERVE = """
 import sys
 from pathlib import Path
 from lab.fts.config import FtsServiceConfig
-from lab.fts.http.server import serve_fts
+from lab.fts.http.app import serve_fts
 serve_fts(FtsServiceConfig(Path(sys.argv[1]), port=int(sys.argv[2]), head_s=0.5))
 """
 
