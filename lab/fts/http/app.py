@@ -30,8 +30,7 @@ from lab.fts.copies.copier import Copier
 from lab.fts.copies.real import real_copiers
 from lab.fts.errors import FtsRequestRefused, FtsServiceError
 from lab.fts.http.calls import JSON, NOT_FOUND, Faults, FtsHandler, FtsRequest, for_users, page, refusal
-from lab.fts.http.job_calls import JobCalls
-from lab.fts.http.site_calls import IdentityCalls, LinkCalls, SimulatedCalls
+from lab.fts.http.handlers import IdentityCalls, JobCalls, LinkCalls, SimulatedCalls
 from lab.fts.records import StateFile
 from lab.fts.transfers import EVERY_VO, USER, Transfers
 
