@@ -22,7 +22,7 @@ from operators.care import (
 from operators.params import choose_repositories, flag
 from operators.publishing import dag_defaults
 from operators.undo import PLAN, PlanRetentionOperator, RemoveExpiredOperator
-from sensors.replicas import ReplicaQuietSensor
+from sensors.cvmfs import ReplicaQuietSensor
 
 LATE_HOURS = 8.0
 COLLECTING = timedelta(hours=12)

@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 from include.replicas.look import looks_of
 from include.replicas.states import ReplicaState
 from sensors.base import NightshiftSensor
-from sensors.replicas import ReplicaInSyncSensor
+from sensors.cvmfs import ReplicaInSyncSensor
 from tests.dags.conftest import as_recorded, meanwhile, record
 from tests.fakes.site import FQRN
 from tests.integration.replicas.conftest import Copies, copies
