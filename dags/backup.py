@@ -7,8 +7,8 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from include.settings.load import load
+from operators.operations import CreateBackupOperator
 from operators.publishing import dag_defaults
-from operators.watch import CreateBackupOperator
 
 DOC = """
 ### Backup

@@ -8,7 +8,7 @@ from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.interventions import InterveneOperator
+from operators.operations import InterveneOperator
 from operators.params import NAME_PATTERN, choose_artifacts
 from operators.publishing import dag_defaults
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Asset
 
 from include.settings.load import load
-from operators.interventions import EndLeasesOperator, ListLeasesOperator
+from operators.operations import EndLeasesOperator, ListLeasesOperator
 from operators.params import flag
 from operators.publishing import dag_defaults
 

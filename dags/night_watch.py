@@ -10,8 +10,8 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from include.settings.load import load
+from operators.operations import WatchNightsOperator
 from operators.publishing import dag_defaults
-from operators.watch import WatchNightsOperator
 
 DOC = """
 ### Watch the nights

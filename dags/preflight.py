@@ -12,7 +12,6 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param
 from include.settings.load import load
 from include.settings.scheduling import hour_before_first
 from operators.publishing import dag_defaults
-from operators.watch import RunPreflightOperator
 
 DOC = """
 ### Could a night run now?

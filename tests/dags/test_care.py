@@ -77,7 +77,7 @@ def test_a_gateway_key_that_is_wrong_fails_it_and_is_told_with_the_cure(
 
 def test_a_night_that_airflow_never_began_is_told(site: MiniSite, monkeypatch: pytest.MonkeyPatch) -> None:
     began = clock().replace(hour=12)  # whatever time it is, the slot's last night was to begin hours ago
-    monkeypatch.setattr("operators.watch.clock", lambda: began)
+    monkeypatch.setattr("operators.operations.clock", lambda: began)
     run = site.run("night_watch")
     assert run.state == "success", run
     (tick,) = ticks(site.opened.settings.slot("main"), began)

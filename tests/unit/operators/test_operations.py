@@ -1,13 +1,39 @@
-"""What the watch asks Airflow about the runs of a night, in few calls."""
+"""A form without what its action needs is refused; the watch asks Airflow about the runs of a night in few calls."""
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from include.monitoring.alerts import Runs, Tick
 from include.nightlies.rules.passes import Pass
-from operators.watch import AskAirflow
+from include.provenance.interventions import BadFreeze
+from operators.operations import AskAirflow, InterveneOperator
+from tests.fakes.plainsite import FQRN, plain_site
+from tests.fakes.taskcontext import task_context
+
+
+@pytest.mark.parametrize(
+    ("form", "error"),
+    [
+        ({"action": "freeze", "repository": FQRN}, BadFreeze),
+        ({"action": "freeze", "reason": "no repository"}, AirflowFailException),
+        ({"action": "thaw"}, AirflowFailException),
+        ({"action": "redo", "slot": "main"}, AirflowFailException),
+    ],
+)
+def test_a_form_without_what_its_action_needs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: dict[str, str], error: type[Exception]
+) -> None:
+    monkeypatch.setattr(InterveneOperator, "site", lambda _: plain_site(tmp_path))
+    with pytest.raises(error):
+        InterveneOperator(task_id="it").execute(task_context(**form))
+    assert list(tmp_path.iterdir()) == []
+
 
 AT = datetime(2026, 11, 21, 1, tzinfo=UTC)
 NIGHT = Tick("main", AT, date(2026, 11, 21), AT + timedelta(hours=6))
