@@ -68,7 +68,7 @@ GROUPS = {
     "lab": ("lab.commands.services", "Bring the embedded services up and down."),
     "backup": ("include.cli.backup", "Back up ledger, gateway state, keys and settings; restore them."),
     "nightly": ("include.cli.nightly", "Pack a build and run a night."),
-    "stageout": ("include.cli.transfers.stageout", "Transfer users' files between sites."),
+    "stageout": ("include.cli.stageout", "Transfer users' files between sites."),
     "dags": ("include.cli.site:dags_group", "Unpause the DAGs that a site needs."),
     "notify": ("include.cli.site:notify_group", "Test how people are notified."),
     "storage-benchmark": ("include.cli.storage_benchmark", "Measure storage against its baseline."),

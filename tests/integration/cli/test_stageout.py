@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
-from include.cli.transfers.stageout import app
+from include.cli.stageout import app
 from include.ledger.engine import open_ledger
 from include.stageout.archive import archive_transfers
 from include.stageout.states import TransferState
@@ -82,7 +82,7 @@ def test_a_list_is_checked_then_recorded_and_recorded_once(folder: Path, monkeyp
     assert as_json("status", "--owner", "bob")["transfers"] == {}
     assert as_json("status", "--all")["transfers"] == {"new": 3}
     # a long list is several requests
-    monkeypatch.setattr("include.cli.transfers.file_lists.MAX_FILES", 2)
+    monkeypatch.setattr("include.cli.file_lists.MAX_FILES", 2)
     document = as_json("submit", "-", "-w", "w1", "--key", "k", text="\n".join([HEAD, *map(line, range(3, 6))]))
     assert [(row["key"], row["files"]) for row in document["requests"]] == [("k", 2), ("k.1", 1)]
 

@@ -20,7 +20,7 @@ ALONE = {
     "include.benchmarks.campaign.outages": TOGETHER,
     "include.benchmarks.judge.charts": TOGETHER,
     "include.benchmarks.measure.traces": "a program of its own, at the near end of a link",
-    "include.cli.transfers.file_lists": PURE,
+    "include.cli.file_lists": PURE,
     "include.cvmfs.collect.weigh": TOGETHER,
     "include.cvmfs.commit.catalog_changes": TOGETHER,
     "include.cvmfs.ingest.packing": TOGETHER,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from include.cli.file_lists import ListFault, check_files, read_file, requests_of
 from include.cli.repository.open import AsJson, holder, open_site, refusing
-from include.cli.transfers.file_lists import ListFault, check_files, read_file, requests_of
 from include.cvmfs.sources.source import printable
 from include.errors import NightshiftError
 from include.stageout.errors import TRANSFER_UNKNOWN

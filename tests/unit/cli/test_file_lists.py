@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from include.cli.transfers.file_lists import ListedFile, read_list
+from include.cli.file_lists import ListedFile, read_list
 from include.stageout.files import FileKind, FileToTransfer
 
 HEAD = "source,source_name,destination,destination_name,size,kind\n"
@@ -73,6 +73,6 @@ def test_all_faults_are_named_and_the_good_lines_are_kept():
 
 def test_a_column_twice_and_an_endless_list_are_refused(monkeypatch):
     assert faults_of("source,source\n", "a,b\n") == ["line 1: a column is there twice"]
-    monkeypatch.setattr("include.cli.transfers.file_lists.MAX_LINES", 2)
+    monkeypatch.setattr("include.cli.file_lists.MAX_LINES", 2)
     assert faults_of(*[json.dumps(LINE)] * 3) == ["line 3: the list has more than 2 lines"]
     assert read_list([]) == ([], [])

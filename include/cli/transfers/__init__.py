@@ -1,1 +1,0 @@
-"""Commands for transfers between sites."""
