@@ -11,6 +11,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from include.settings.load import load
 from include.settings.scheduling import hour_before_first
+from operators.operations import RunPreflightOperator
 from operators.publishing import dag_defaults
 
 DOC = """

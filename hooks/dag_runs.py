@@ -20,7 +20,7 @@ from airflow.listeners import hookimpl
 
 from include.dag_runs import OWNER, why_no_such_date
 from include.nightlies.errors import NightlyError
-from include.nightlies.rules.build_date import resolve_build_date
+from include.nightlies.rules.passes import resolve_build_date
 from include.settings.load import load
 from include.settings.model import SiteSettings, Slot
 

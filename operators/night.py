@@ -15,7 +15,7 @@ from include.cvmfs.errors import CollectionRunning
 from include.dag_runs import PASS
 from include.gateway.errors import PathBusy
 from include.nightlies.errors import GateClosed
-from include.nightlies.rules.passes import ELSEWHERE
+from include.nightlies.rules.passes import ELSEWHERE, Pass, by_artifact, dates, first_pass, tick_of
 from include.nightlies.steps.values import Night, PublicationRequest
 from include.settings.model import Slot
 from operators.base import NightshiftOperator, attempt_of, clock

@@ -31,6 +31,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from include.backup.errors import BACKUP_DAMAGED, BACKUP_NEWER, BACKUP_UNKNOWN, KEYS_LOCKED
 from include.cvmfs.format.keys import KeyFile
+from include.json_values import first_fault
 from include.ledger.migrate import versions
 from include.storage.errors import NotFound
 from include.storage.store import Store

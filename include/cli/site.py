@@ -180,8 +180,7 @@ def test() -> None:
     Connections come from the environment of this command (AIRFLOW_CONN_<ID>). Exit code 1 if a way fails or none is
     configured. Nothing is recorded: alerts that were sent or wait are as before.
     """
-    from include.notify.message import Message, NotifyEvent
-    from include.notify.notifier import Notifier
+    from include.notify import Message, Notifier, NotifyEvent
 
     now = datetime.now(UTC)
     message = Message(

@@ -17,7 +17,7 @@ from include.storage.buckets import PolicyServer
 from include.storage.errors import NotFound, StoreError
 from include.storage.kinds import Credentials
 from include.storage.open import open_store
-from lab.ports import LOOPBACK
+from lab.ports import LOOPBACK, free_port
 from lab.secrets import write_private
 from lab.servers.process import ServerProcess, ServerStartError
 from lab.servers.s3 import S3Server

@@ -27,7 +27,6 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
 from include.nightlies.rules.publication import Phase, Publication, State
-from lab.servers.link import impossible
 
 FEDERATION = [
     "whole_ratio_min", "lazy_ratio_50", "lazy_ratio_100", "lazy_tuned_ratio_min", "application_over_storage_25",

@@ -11,8 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from hooks.task import FIND_BUILD, PLAN, REASON, first_cause, reason_kept, why_no_build, why_no_plan
 from include.nightlies.errors import BuildMissing, GateClosed
 from operators.approve import AskApprovalOperator
-from operators.night import StartNextPassOperator
-from operators.night import AnnounceBuildOperator, CheckCompletenessOperator, SetLinksOperator
+from operators.night import AnnounceBuildOperator, CheckCompletenessOperator, SetLinksOperator, StartNextPassOperator
 from sensors.build import BuildSensor
 from tests.fakes.plainsite import plain_site
 from tests.fakes.refused import refused

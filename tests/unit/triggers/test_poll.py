@@ -17,7 +17,7 @@ from airflow.sdk.module_loading import import_string
 from include.cvmfs.errors import SourceError
 from include.gateway.errors import GatewayUnreachable
 from include.nightlies.rules.passes import pauses
-from include.nightlies.steps import inherit, links, plan, prepare, publish, reserve, sources as reading, verify
+from include.nightlies.steps import inherit, links, plan, prepare, publish, sources as reading, verify
 from include.nightlies.steps.values import Batch, Item
 from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings
@@ -190,7 +190,7 @@ STEPS: dict[str, tuple[Any, Any, str, Exception]] = {
     "prepare": (PrepareArtifactsOperator(task_id="d", batch=BATCH), prepare, "prepare_batch", AWAY),
     "prepare_inherited": (PrepareInheritedOperator(task_id="e", batch=BATCH), inherit, "prepare_inherited", AWAY),
     "inherited": (InheritArtifactsOperator(task_id="f", batch=BATCH), inherit, "inherit_batch", UNREACHABLE),
-    "reserve": (ReserveDestinationsOperator(task_id="g", batches=[BATCH]), reserve, "reserve_run", UNREACHABLE),
+    "reserve": (ReserveDestinationsOperator(task_id="g", batches=[BATCH]), publish, "reserve_run", UNREACHABLE),
     "publish": (PublishArtifactsOperator(task_id="h", batch=BATCH), publish, "publish_batch", UNREACHABLE),
     "verify, tidying": (VerifyArtifactsOperator(task_id="i", batches=[BATCH]), verify, "tidy_run", UNREACHABLE),
     "verify": (VerifyArtifactsOperator(task_id="j", batches=[]), verify, "verify_run", AWAY),
