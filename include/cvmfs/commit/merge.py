@@ -25,7 +25,7 @@ from include.cvmfs.format.dirent import Dirent, Flag
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.paths import is_below, name_fault, name_of, parent_of
 from include.cvmfs.format.schema import absurd_counters
-from include.cvmfs.revision.revision import Revision
+from include.cvmfs.revision.revision import Revision, require_size
 
 _AT_ONCE = 16
 _REMEMBERED = 100_000  # catalogs that were found sound
@@ -307,17 +307,25 @@ class _Merge:
             # A name of a group may have other partners now, and its row be the same.
             old, new = _Listed(self.base, path), _Listed(self.new, path)
             names, listed = old.entries.keys() | new.entries.keys(), None
-        sides = old, new, _Listed(self.edit, path, listed)
+        current: _Listed | None = None
         for name in sorted(names):
             here = f"{path}/{name}"
-            self._entry(here, *(_Found(here, side, side.entries.get(name)) for side in sides))
+            before, after = (_Found(here, side, side.entries.get(name)) for side in (old, new))
+            if is_below(here, self.lease):
+                if current is None:
+                    current = _Listed(self.edit, path, listed)
+                self._leased(here, before, after, _Found(here, current, current.entries.get(name)))
+            elif is_below(self.lease, here):
+                self._above(here, before, after)
+            elif not before.is_identical_to(after):
+                raise MergeError(here, f"changed, but the lease is on {self.lease or '/'}; only that may change")
 
     def _whole_rows(self, path: str, names: Set[str] | None) -> Set[str]:
         """Merge together the entries that their rows hold wholly and no other writer changed; the names that are left.
 
         There may be very many. ``names``: those in the directory to consider, all of them if None.
         """
-        # `_entry` asks three catalogs about each name, which takes minutes in a directory of 100,000 files. A row that
+        # `_leased` asks three catalogs about each name, which takes minutes in a directory of 100,000 files. A row that
         # holds all of its entry can be compared as it is: three scans, and one statement to remove and one to add.
         old, new, here = (_rows(side, path) for side in (self.base, self.new, self.edit))
         names = old.keys() | new.keys() if names is None else names
@@ -329,7 +337,7 @@ class _Merge:
             if not (_is_whole(was) and _is_whole(wanted) and _is_whole(there)):
                 left.add(name)
             elif wanted not in (was, there):
-                if there != was:  # another writer was here: `_entry` decides, which knows what counts as the same
+                if there != was:  # another writer was here: `_leased` decides, which knows what counts as the same
                     left.add(name)
                     continue
                 if there is not None:
@@ -353,14 +361,6 @@ class _Merge:
         if names is None or (path and self.base.row(path) is None):  # what is new is known by its top
             return None
         return names.get(path, frozenset())
-
-    def _entry(self, path: str, old: _Found, new: _Found, here: _Found) -> None:
-        if is_below(path, self.lease):
-            self._leased(path, old, new, here)
-        elif is_below(self.lease, path):
-            self._above(path, old, new)
-        elif not old.is_identical_to(new):
-            raise MergeError(path, f"changed, but the lease is on {self.lease or '/'}; only that may change")
 
     def _above(self, path: str, old: _Found, new: _Found) -> None:
         if not (old.entry and new.entry and old.entry.is_directory and new.entry.is_directory):
@@ -441,8 +441,9 @@ class _Merge:
         if reference is None:
             raise MergeError(path, "a mountpoint without a nested catalog")
         require_sound(self.base, path, reference.hash)
-        catalog = self.new.catalogs.completed(self.new.inside(path))
-        self.edit.hang(NestedRef(path, reference.hash, catalog.size), catalog.root_entry, catalog.statistics.total)
+        mountable = self.new.catalogs.mountable(path, reference.hash)
+        require_size(reference, mountable)
+        self.edit.hang(NestedRef(path, reference.hash, mountable.size), mountable.root_entry, mountable.totals)
 
 
 def _rows(side: Revision, path: str) -> dict[str, tuple[Any, ...]]:

@@ -8,10 +8,12 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from include.cvmfs.errors import FormatError, HeadDamaged, ObjectDamaged, ObjectMissing, ReflogError
 from include.cvmfs.format.database import History, Reflog
@@ -147,6 +149,9 @@ class Records:
 
 
 _AT_ONCE = 16
+_SLOW_S = 0.002
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +164,23 @@ class Stored:
 
 def store_all(store: Store, objects: Sequence[tuple[str, bytes]]) -> None:
     """Put content-addressed objects, some at a time; all are stored, and flushed, when this returns."""
-    if len(objects) <= 1:
-        for key, data in objects:
-            store.put(key, data)
-    else:
-        with ThreadPoolExecutor(min(_AT_ONCE, len(objects))) as pool:
-            for done in [pool.submit(store.put, key, data) for key, data in objects]:
-                done.result()
+    _each(store, lambda pair: store.put(*pair), objects)
     if objects:
         store.flush()
+
+
+def _each(store: Store, step: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """The result of a step for each item: several at a time, unless the store is a folder that answers at once."""
+    # Threads cost more than what they are for where a step is a system call; a folder may be on a network as well.
+    done, slow = list[_Result](), not store.is_local and len(items) > 1
+    while len(done) < len(items) and not slow:
+        began = time.monotonic()
+        done.append(step(items[len(done)]))
+        slow = time.monotonic() - began > _SLOW_S
+    if rest := items[len(done) :]:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(rest))) as pool:
+            done += pool.map(step, rest)
+    return done
 
 
 def store_compressed(store: Store, data: bytes, like: ObjectHash, suffix: str, *, again: bool = False) -> Stored:
@@ -191,8 +204,7 @@ def require_stored(store: Store, objects: Iterable[Stored]) -> None:
     sizes: dict[ObjectHash, int | None] = {}
     for needed in objects:
         sizes[needed.hash] = needed.size or sizes.get(needed.hash)
-    with ThreadPoolExecutor(min(_AT_ONCE, len(sizes) or 1)) as pool:
-        metas = list(pool.map(lambda name: store.head(name.key), sizes))
+    metas = _each(store, lambda name: store.head(name.key), list(sizes))
     for (name, size), meta in zip(sizes.items(), metas, strict=True):
         if meta is None:
             raise ObjectMissing(name.key, f"{store.url} does not have it; {_CURE}")

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeVar
 
 from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing
 from include.cvmfs.format.catalog import Catalog, NestedRef
+from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import decompress
 from include.cvmfs.format.schema import Counts
 from include.storage.errors import NotFound
 from include.storage.store import Store
 
+_Fact = TypeVar("_Fact")
 CACHE_BYTES = 64 << 20
 _TOTALS = 50_000  # catalogs whose counters are remembered
+_MOUNTABLE = 10_000  # and of which all is that a catalog above states
 CATALOG_BYTES = 1 << 30
 """The largest catalog that is unpacked, some six million entries; a small object that unpacks to more is a bomb."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mountable:
+    """A catalog as those above it must state it: size of its SQLite file, its own root, counters with those below."""
+
+    path: str
+    size: int
+    root_entry: Dirent
+    totals: Counts
 
 
 class CatalogCache:
@@ -28,6 +44,7 @@ class CatalogCache:
         self._held = 0
         self._files: OrderedDict[bytes, bytes] = OrderedDict()
         self._totals: dict[bytes, Counts] = {}
+        self._mountable: dict[bytes, Mountable] = {}
         self._lock = threading.Lock()
         self.sound = set[bytes]()
         """Digests of catalogs that were looked through with all below them."""
@@ -78,15 +95,33 @@ class CatalogCache:
             catalog = self.completed(self.open_nested(reference.path, reference.hash))
             totals = catalog.statistics.total
             catalog.close()
-            with self._lock:
-                self._totals[reference.hash.digest] = totals
-                if len(self._totals) > _TOTALS:
-                    del self._totals[next(iter(self._totals))]
+            self._keep(self._totals, _TOTALS, reference.hash, totals)
         return totals
+
+    def mountable(self, path: str, hash_: ObjectHash) -> Mountable:
+        """Return what is to be stated of the catalog at ``path``, which is read once. Raises as ``open_nested``."""
+        if (mountable := self._mountable.get(hash_.digest)) is None:
+            with closing(self.completed(self.open(hash_))) as catalog:
+                totals = catalog.statistics.total
+                mountable = Mountable(catalog.path, catalog.size, catalog.root_entry, totals)
+            self._keep(self._mountable, _MOUNTABLE, hash_, mountable)
+            self._keep(self._totals, _TOTALS, hash_, totals)
+        self._require_made_for(path, hash_, mountable)
+        return mountable
 
     def open_nested(self, path: str, hash_: ObjectHash) -> Catalog:
         """Open the catalog mounted at ``path`` and require that it was made for that path."""
         catalog = self.open(hash_)
+        self._require_made_for(path, hash_, catalog)
+        return catalog
+
+    def _keep(self, kept: dict[bytes, _Fact], most: int, hash_: ObjectHash, fact: _Fact) -> None:
+        with self._lock:
+            kept[hash_.digest] = fact
+            if len(kept) > most:
+                del kept[next(iter(kept))]
+
+    @staticmethod
+    def _require_made_for(path: str, hash_: ObjectHash, catalog: Catalog | Mountable) -> None:
         if catalog.path != path:
             raise CatalogError(path, f"the catalog {hash_} mounted here was made for {catalog.path or '/'}")
-        return catalog

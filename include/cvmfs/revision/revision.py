@@ -16,7 +16,7 @@ from typing import Any
 from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing
 from include.cvmfs.format import objects
 from include.cvmfs.format.catalog import Catalog, NestedRef
-from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.catalogs import CatalogCache, Mountable
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.paths import bytes_of_name, clean_path, parent_of, path_and_above
@@ -255,7 +255,7 @@ class Revision:
         return catalog
 
 
-def require_size(reference: NestedRef, catalog: Catalog) -> None:
+def require_size(reference: NestedRef, catalog: Catalog | Mountable) -> None:
     """Raises CatalogError unless the catalog has the size that its reference records; 0 records none."""
     if reference.size and catalog.size != reference.size:
         problem = f"the nested catalog is not of the {reference.size} bytes recorded above it"

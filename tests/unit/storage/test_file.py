@@ -108,6 +108,16 @@ def test_a_replacement_through_a_child_excludes_one_through_its_parent(file_stor
     assert sorted(together(partial(conflicts, replace) for replace in through_each)) == [False, True]
 
 
+def test_a_replacement_is_judged_by_the_bytes_that_are_there_not_by_those_last_written(file_store: FileStore) -> None:
+    first = file_store.replace("a", b"1", expected=None)
+    second = file_store.replace("a", b"2", expected=first)
+    (file_store.root / "a").write_bytes(b"3")
+    with refused(Conflict, key="a"):
+        file_store.replace("a", b"4", expected=second)
+    (file_store.root / "a").write_bytes(b"1")
+    assert file_store.replace("a", b"2", expected=first) == second
+
+
 def test_replace_of_what_is_gone_is_a_conflict_and_makes_no_folder(file_store: FileStore) -> None:
     version = file_store.replace("a", b"1", expected=None)
     file_store.delete(["a"])

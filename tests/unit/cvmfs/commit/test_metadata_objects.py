@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from include.cvmfs.commit import metadata_objects
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, fence, publish, read_head
-from include.cvmfs.commit.metadata_objects import NAME, alternative_key, keep_checksum, stale_checksum
+from include.cvmfs.commit.metadata_objects import NAME, alternative_key, keep_checksum, stale_checksum, store_all
 from include.cvmfs.commit.repair import adopt_reflog, repair_metadata, repair_reflog
 from include.cvmfs.commit.tags import add_tag, plan_rollback, remove_tags, rollback
 from include.cvmfs.errors import ObjectDamaged
@@ -194,3 +195,21 @@ def test_a_repository_without_the_flag_gets_no_alternative_names() -> None:
     repository = LocalRepository()
     commit(repository, signer())
     assert not [key for key in repository.store.objects if key.startswith(".cvmfsalt-")]
+
+
+@pytest.mark.parametrize(("slow_s", "threads"), [(60.0, 1), (0.0, 4)])
+def test_objects_are_stored_at_once_where_the_store_is_slow(
+    monkeypatch: pytest.MonkeyPatch, slow_s: float, threads: int
+) -> None:
+    monkeypatch.setattr(metadata_objects, "_SLOW_S", slow_s)
+    others = threading.Barrier(threads, timeout=30)
+    begun: list[str] = []
+
+    def put(verb: str, key: str) -> None:
+        begun.append(key)
+        if len(begun) > 1:  # the first is timed
+            others.wait()
+
+    store = MemoryStore(put)
+    store_all(store, [(f"data/{number}", b"x") for number in range(5)])
+    assert len(store.objects) == 5
