@@ -5,6 +5,7 @@ A repository in a store, a gateway before it, publishers as different workers ha
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -14,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+
+import uvicorn.server
 
 from include.cvmfs.check.check import check
 from include.cvmfs.commit.commit import REFLOG_KEY, fence
@@ -54,6 +57,19 @@ PUBLIC_KEY = format_public_key(MASTER.public_key())
 BUILD = "/nightlies/main/b1"
 DESTINATIONS = [f"{BUILD}/{project}/x86_64" for project in ("alpha", "beta", "gamma")]
 NESTED = ["/nightlies/main", BUILD]
+
+
+class _PromptLoop:
+    """`asyncio` for uvicorn, whose looks every 0.1 s for its end would make the stops of all tests take a minute."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+uvicorn.server.asyncio = _PromptLoop()  # type: ignore[assignment]
 
 
 def now() -> datetime:
