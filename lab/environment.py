@@ -47,6 +47,7 @@ WORKER_LOGS = 8793  # each on its own address
 SLOTS = 20  # tasks of all workers together: what airflow.cfg has as `parallelism`
 NOBODY = 1  # a port that only root may take, and that nothing uses
 SOCKET_PATH_LIMIT = 107 - len(".4194304")  # bytes, sockaddr_un; supervisord first adds its pid to the name
+LONGEST_SOCKET = "supervisor.sock"
 # Plain HTTP, which does not leave this machine; and no stage-out, whose sites are folders of one machine.
 _ON_A_NETWORK = {"NIGHTSHIFT_GATEWAY_INSECURE": "true", "NIGHTSHIFT_STAGEOUT": "false"}
 
@@ -83,20 +84,20 @@ class LabFolders:
         """The folders of a worker."""
         return LabFolders(self.var / "workers" / machine.name)
 
-    def socket(self, name: str) -> Path:
-        """A unix socket's path: in the run folder, or in a private temporary one if that is too deep for the kernel."""
-        path = self.run / name
-        if len(os.fsencode(path)) < SOCKET_PATH_LIMIT:
-            return path
+    @property
+    def sockets(self) -> Path:
+        """The folder of unix sockets: the run folder, or a private temporary one if that is too deep for the kernel."""
+        if len(os.fsencode(self.run / LONGEST_SOCKET)) < SOCKET_PATH_LIMIT:
+            return self.run
         # The same for every command that speaks about this state folder.
         tag = f"{os.getuid()}-{int.from_bytes(str(self.var).encode(), 'big') % 0xFFFFFFFB:x}"
-        return Path(tempfile.gettempdir()) / f"nightshift-{tag}" / name
+        return Path(tempfile.gettempdir()) / f"nightshift-{tag}"
 
     def make(self) -> None:
         """Makes the folders; the one with control sockets is private."""
         for folder in (self.var, self.log, self.airflow_home):
             folder.mkdir(parents=True, exist_ok=True)
-        for folder in {self.run, self.socket("x").parent}:
+        for folder in {self.run, self.sockets}:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.stat().st_uid != os.getuid():
                 raise PermissionError(f"{folder} belongs to another user: remove it, or set TMPDIR")

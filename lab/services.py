@@ -238,7 +238,7 @@ def services(lab: Lab, *, airflow: bool) -> tuple[Service, ...]:
 def weed(lab: Lab) -> Service:
     """SeaweedFS, all in one process, with its S3 interface on loopback."""
     ports, place = lab.ports, lab.place
-    sockets = (place.socket("filer.sock"), place.socket("s3.sock"))
+    sockets = (place.sockets / "filer.sock", place.sockets / "s3.sock")
     command = weed_command(_program("weed"), place.weed, weed_ports(ports), users=place.s3_users, sockets=sockets)
     return _s3_service(lab, Program("weed", command), WEED_PORTS, LOOPBACK)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from lab.environment import MARK, LabFolders
+from lab.environment import LONGEST_SOCKET, MARK, LabFolders
 from lab.errors import SUPERVISOR_FAILED, LabError, ServiceFailed
 
 START_S = 60.0
@@ -81,7 +81,7 @@ class Supervisor:
 
     def __init__(self, place: LabFolders) -> None:
         self.place = place
-        self.socket = place.socket("supervisor.sock")
+        self.socket = place.sockets / LONGEST_SOCKET
         self.configuration = place.run / "supervisord.conf"
         self.pid_file = place.run / "supervisord.pid"
 

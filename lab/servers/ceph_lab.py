@@ -175,7 +175,7 @@ class CephLab:
         self._made.write_text(json.dumps({"port": port, "osd_gib": osd_gib}))
 
     def _cluster(self, osd_bytes: int = 8 * _GIB) -> CephCluster:
-        sockets = self.place.socket("x").parent
+        sockets = self.place.sockets
         return CephCluster(
             self._directory, osds=OSDS, objectstore=ObjectStore.BLUESTORE, osd_bytes=osd_bytes, mds=True,
             modules=True, sockets=sockets,

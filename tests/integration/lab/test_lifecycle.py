@@ -90,7 +90,7 @@ def test_store_and_gateway_come_up_are_restored_after_kills_and_go_down_without_
     first = pids(lab)
     groups = {os.getpgid(pid) for pid in first.values()}
     assert groups == set(first.values()), "each is the leader of a process group of its own"
-    assert lab.place.socket("supervisor.sock").stat().st_mode & 0o777 == 0o700
+    assert (lab.place.sockets / "supervisor.sock").stat().st_mode & 0o777 == 0o700
     assert_no_secret_is_shown(lab)
     store = Site(load(environ=lab.environment()), EnvSecrets(lab.environment())).store("data")
     store.put("kept", b"over a restart")  # the bucket is there

@@ -4,8 +4,10 @@ import configparser
 import importlib.util
 import json
 import runpy
+import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,12 +124,15 @@ def test_airflow_s_file_holds_no_secret_and_only_names_that_airflow_knows() -> N
 def test_a_deep_state_folder_has_short_sockets_and_a_relative_one_is_below_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deep = LabFolders(tmp_path / ("d" * 100) / "var")
-    for depth in range(40, 110):  # with a pid at its end, too
-        named = LabFolders(Path("/tmp") / ("d" * depth) / "var").socket("supervisor.sock")
-        assert len(f"{named}.{2**22}") <= 107
-    assert deep.socket("supervisor.sock") == LabFolders(deep.var).socket("supervisor.sock")
-    assert deep.socket("supervisor.sock") != LabFolders(tmp_path / ("e" * 100) / "var").socket("supervisor.sock")
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setattr(tempfile, "tempdir", f"{short}/t")
+        for depth in range(40, 90):
+            folders = LabFolders(Path(short) / ("d" * depth) / "var")
+            folders.make()
+            with socket.socket(socket.AF_UNIX) as control:  # with a pid at its end, as supervisord makes it
+                control.bind(f"{folders.sockets}/supervisor.sock.{2**22}")
+        assert folders.sockets == LabFolders(folders.var).sockets
+        assert folders.sockets != LabFolders(Path(short) / ("e" * depth) / "var").sockets
     monkeypatch.chdir(tmp_path)
     assert LabFolders.from_environment({"NIGHTSHIFT_VAR": "other"}).var == ROOT / "other"
 
