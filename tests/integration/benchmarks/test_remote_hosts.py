@@ -13,6 +13,7 @@ from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
 from include.benchmarks.campaign.plan import CampaignPlan, CampaignWish, PlannedStep
 from include.benchmarks.errors import AREA_FOREIGN, TARGET_UNUSABLE
 from include.benchmarks.judge.compare import figures_of, missing_parts
+from include.benchmarks.measure import remote
 from include.benchmarks.measure.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
 from include.benchmarks.measure.remote import RemoteArea
 from include.benchmarks.measure.targets import MARKER
@@ -28,8 +29,11 @@ pytestmark = pytest.mark.server("fio")
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, need: Callable[[str], str]) -> Iterator[tuple[SshServer, SshServer]]:
+def hosts(
+    tmp_path: Path, need: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[SshServer, SshServer]]:
     need("sshd")
+    monkeypatch.setattr(remote, "LEAD_S", 1.0)  # these hosts are not far
     with SshServer(tmp_path / "a") as first, SshServer(tmp_path / "b") as second:
         yield first, second
 
@@ -57,11 +61,11 @@ def site_with(folder: Path, hosts: tuple[SshServer, ...]) -> Site:
 
 
 def small_campaign(site: Site) -> CampaignFolder:
-    """A campaign that writes four files of 4 MiB and reads them for three seconds."""
+    """A campaign that writes four files of 4 MiB and reads them for two seconds."""
     load = StreamLoad(LoadAccess.WRITE, "data", streams=4, file_bytes=4 << 20, block_bytes=1 << 20)
     steps = (
         PlannedStep(1, 1, LoadStep("write", RunnerKind.REMOTE, (load,), 60)),
-        PlannedStep(2, 1, LoadStep("read", RunnerKind.REMOTE, (replace(load, access=LoadAccess.READ),), 3)),
+        PlannedStep(2, 1, LoadStep("read", RunnerKind.REMOTE, (replace(load, access=LoadAccess.READ),), 2)),
     )
     folder = CampaignFolder(campaigns_of(site), "far-1")
     made = CampaignPlan(CampaignWish("far", "small"), TargetKind.REMOTE, steps)
