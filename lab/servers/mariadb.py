@@ -134,8 +134,10 @@ class MariaDbServer(OwnServer):
             "--skip-test-db",
             *self._as_account(),
         ]
+        # a server that starts removes the temporary tables of its folder, also those of another one's installation
+        own = {**os.environ, "TMPDIR": str(temporary)}
         with self.log.open("ab") as output:
-            done = subprocess.run([install, *options], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            done = subprocess.run([install, *options], env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         if done.returncode:
             raise ServerStartError("mariadb", f"mariadb-install-db ended with code {done.returncode}; see {self.log}")
 

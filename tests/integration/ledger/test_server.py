@@ -45,7 +45,10 @@ def test_servers_share_no_folder_of_temporary_tables(mariadb: MariaDbServer) -> 
     mariadb.drop_database("nightshift_temporary")
 
 
-def test_a_ledger_is_reached_over_tls_by_those_who_trust_its_authority(tmp_path: Path) -> None:
+def test_a_ledger_is_reached_over_tls_by_those_who_trust_its_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))  # nor does its installation share that folder
     authority, another = (Authority(datetime.now(UTC)) for _ in range(2))
     (tmp_path / "other").mkdir()
     trusted, other = authority.bundle(tmp_path), another.bundle(tmp_path / "other")
