@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from include.federation.records import SITE_FAILED
 from include.fts.errors import FtsUnreachable
 from include.fts.states import FailureReason
-from include.ledger.acts import LedgerRestore, accept, note
+from include.ledger.acts import LedgerRestore, accept_restores, record_restore
 from include.ledger.engine import reading
 from include.monitoring.audit import AuditChoice, audit
 from include.settings.sites import ChecksumMode
@@ -139,10 +139,10 @@ def test_a_source_that_is_kept_for_one_transfer_stays_for_all(ledger, place, sta
 
 def test_nothing_is_removed_by_a_restored_ledger_that_nobody_has_accepted(ledger, place, stageout):
     left(ledger, place, T.CLEANING)
-    note(ledger, LedgerRestore(NOW, NOW, "operator"))
+    record_restore(ledger, LedgerRestore(NOW, NOW, "operator"))
     assert cleaned(stageout) == CleanReport()
     assert place.removed == []
-    assert accept(ledger, by="operator", now=NOW) == 1
+    assert accept_restores(ledger, by="operator", now=NOW) == 1
     assert cleaned(stageout) == CleanReport(cleaned=1)
 
 

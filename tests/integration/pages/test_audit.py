@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from include.aliencache.records import CacheRun, CacheRunKind, note_cache_run
 from include.cli.main import assemble
 from include.ledger import acts as ledger_acts
-from include.ledger.acts import Act, ActKind, LedgerRestore, acts, note, note_act
+from include.ledger.acts import Act, ActKind, LedgerRestore, acts, note_act, record_restore
 from include.ledger.engine import open_ledger, reading
 from include.monitoring.audit import FREEZE, RESTORE, THAW, TRIM, AuditChoice, audit
 from include.nightlies.steps.care import prune_tags, remove_unfinished
@@ -115,7 +115,7 @@ def test_other_tables_of_the_ledger_are_in_the_same_list(site: Site) -> None:
     freeze(site, FQRN, reason="store moves", who="ann", until=None, now=NOW)
     note_act(site.ledger, done(1))
     thaw(site, FQRN, who="bob", now=NOW + 2 * HOUR)
-    note(site.ledger, LedgerRestore(NOW - HOUR, NOW + 3 * HOUR, "carl", "backup-1"))
+    record_restore(site.ledger, LedgerRestore(NOW - HOUR, NOW + 3 * HOUR, "carl", "backup-1"))
     note_cache_run(site.ledger, CacheRun("west", CacheRunKind.TRIM, NOW + 4 * HOUR, True, {}))
     listed = audit(site.ledger, AuditChoice())
     assert [(entry.kind, entry.who) for entry in listed] == [
