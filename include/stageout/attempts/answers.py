@@ -86,6 +86,8 @@ JOB_RESULTS: Mapping[JobState, TransferJobState] = {
     JobState.FAILED: TransferJobState.FAILED,
     JobState.CANCELED: TransferJobState.CANCELED,
 }
+FTS_TIME = timedelta(seconds=1)
+"""FTS leaves out the fractions of seconds."""
 COPY_TIME, COPY_TIME_PER_MB = timedelta(seconds=600), timedelta(seconds=2)
 """FTS's own limit of the time that a copy takes."""
 UNKNOWN_BYTES = 100 * 10**9

@@ -19,6 +19,7 @@ from include.fts.states import FailureReason, FailureScope
 from include.ledger.acts import restores_of
 from include.ledger.engine import reading
 from include.settings.sites import ChecksumMode, RemoteSite
+from include.stageout.attempts.answers import FTS_TIME
 from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
 from include.stageout.findings import DONE_WITH_SOURCE, is_same_file, kept_because, removal_wait
 from include.stageout.moves import TransferMove, move_transfers, writes_text
@@ -28,8 +29,6 @@ from include.stageout.requests import Transfer, rows_in
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
 
-FTS_TIME = timedelta(seconds=1)
-"""FTS leaves out the fractions of seconds."""
 HELD_WAIT = timedelta(minutes=30)
 """After that a source is tried again whose site, or that of its copy, has failed or is held; it is never given up."""
 CLOCKS = timedelta(minutes=1)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from include.errors import NightshiftError
 from include.federation.records import note_results, summed
 from include.federation.states import EvidenceSource, SiteObservation
-from include.stageout.attempts.answers import copy_time
+from include.stageout.attempts.answers import FTS_TIME, copy_time
 from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_transfers, keep_claim, look_again
 from include.stageout.files import is_bare
 from include.stageout.moves import TransferMove, move_transfers
@@ -241,7 +241,9 @@ def _is_leftover(place: SitePlace, row: Transfer, margin: timedelta) -> bool:
     folder = row.destination_name.rpartition("/")[0]
     named = ((size, at) for name, size, at in place.listed(folder) if name == row.destination_name)
     size, at = next(named, (row.size, UNKNOWN_TIME))
-    return size < row.size and row.began_at <= at <= row.began_at + copy_time(row.size) + margin
+    # its time has no fraction of a second: what is of that second may have been there before the copy
+    began = row.began_at + FTS_TIME
+    return size < row.size and began <= at <= row.began_at + copy_time(row.size) + margin
 
 
 def _next_look(row: Transfer, now: datetime) -> timedelta:
