@@ -52,8 +52,8 @@ from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.revision.repository import Repository
 from include.errors import NightshiftError
+from include.nightlies.rules.build import links_of
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.links import links_of
 from include.nightlies.steps.care import file_name, reports_of
 from include.nightlies.steps.sources import index_place
 from include.settings.secrets import EnvSecrets

@@ -17,7 +17,7 @@ from include.nightlies.errors import GateClosed, ReserveFailed
 from include.nightlies.records import builds
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.removal.undo import UndoPlan, Wish, undo
-from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.build import LinkState
 from include.nightlies.rules.publication import Publication, State
 from include.nightlies.steps.gate import Passed, gate
 from include.nightlies.steps.inherit import inherit_batch

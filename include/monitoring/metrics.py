@@ -39,7 +39,7 @@ from include.monitoring.checks import Health, Outlook, look_ahead, look_at_healt
 from include.monitoring.findings import Severity
 from include.monitoring.watch import lease_key
 from include.nightlies.records.tables import artifacts, builds, collections, damaged, links, publications, quality
-from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.build import LinkState
 from include.nightlies.rules.publication import State
 from include.notify import alerts, first_seen
 from include.replicas.states import ReplicaLook, replicas

@@ -13,8 +13,7 @@ from include.monitoring.render import read_summary, rows_of
 from include.monitoring.summary import ArtifactOutcome, NightState, NightVerdict, Summary
 from include.nightlies.records import builds, progress, quality
 from include.nightlies.records.quality import QualityRecord
-from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.links import all_links_of
+from include.nightlies.rules.build import BuildKey, all_links_of
 from include.nightlies.rules.publication import Publication, State
 from include.nightlies.steps.sources import absolute
 from include.pages import nights_rows as rows, nights_view as view

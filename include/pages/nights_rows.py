@@ -16,9 +16,8 @@ from include.nightlies.records.builds import preceding_row
 from include.nightlies.records.links import LINK, LinkRecord
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.records.tables import artifacts, builds, changesets, links, publications
-from include.nightlies.rules.build import BuildKey
+from include.nightlies.rules.build import BuildKey, LinkState
 from include.nightlies.rules.dependencies import is_required, is_taken
-from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.publication import Skip, State
 from include.settings.model import Slot
 

@@ -12,8 +12,7 @@ from include.json_values import JsonValue
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.publications import place
 from include.nightlies.records.tables import links
-from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.build import BuildKey, LinkState
 
 LINK, TAG = "link", "tag"
 _REASON_LENGTH = 4000

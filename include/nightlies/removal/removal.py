@@ -20,8 +20,7 @@ from include.nightlies.records.links import LINK, LinkRecord
 from include.nightlies.records.undos import Undone
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind, WantedApproval
-from include.nightlies.rules.build import ArtifactRecord, BuildKey
-from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.build import ArtifactRecord, BuildKey, LinkState
 from include.nightlies.steps.approve import ApprovalRequest, require_answer, settings_of
 from include.nightlies.steps.values import Attempt
 from include.provenance.records import ChangeKind, ProvenanceRecord, begun, note

@@ -30,7 +30,7 @@ from include.nightlies.removal.rollback_preview import (
     compare,
     goal_of,
 )
-from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.build import LinkState
 from include.nightlies.steps.approve import ApprovalRequest, require_answer
 from include.nightlies.steps.values import Attempt
 from include.publishers.capabilities import Operation

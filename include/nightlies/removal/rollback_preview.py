@@ -22,8 +22,14 @@ from include.nightlies.records import builds, publications as records
 from include.nightlies.removal.removal import ChangedPath, Effect, MovedLink, Placed, Removal
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind
-from include.nightlies.rules.build import ArtifactRecord, BuildKey, BuildRecord, build_directory, destination_of
-from include.nightlies.rules.links import all_links_of
+from include.nightlies.rules.build import (
+    ArtifactRecord,
+    BuildKey,
+    BuildRecord,
+    all_links_of,
+    build_directory,
+    destination_of,
+)
 from include.publishers.required_objects import is_reserved
 from include.settings.model import Slot
 from include.site.site import Site

@@ -28,8 +28,15 @@ from include.nightlies.records import builds, publications as records, undos as 
 from include.nightlies.removal.removal import ChangedPath, MovedLink, Placed, Removal, ask, is_asked, record
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind
-from include.nightlies.rules.build import ArtifactRecord, BuildRecord, build_directory, destination_of
-from include.nightlies.rules.links import LATEST, all_links_of, relative
+from include.nightlies.rules.build import (
+    LATEST,
+    ArtifactRecord,
+    BuildRecord,
+    all_links_of,
+    build_directory,
+    destination_of,
+    relative,
+)
 from include.nightlies.rules.publication import standing
 from include.nightlies.rules.selection import select
 from include.nightlies.steps.approve import ApprovalRequest

@@ -12,8 +12,7 @@ from datetime import date, datetime, timedelta
 
 from include.cvmfs.format.paths import MOST_LINKS, ancestors
 from include.json_values import JsonValue, Time
-from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.links import WEEKDAYS
+from include.nightlies.rules.build import WEEKDAYS, BuildKey
 from include.settings.retention import Retention
 
 

@@ -18,9 +18,20 @@ from include.ledger.engine import Bind
 from include.nightlies.errors import BuildIncomplete, BuildMissing
 from include.nightlies.records import builds, links as linked, publications as records, quality
 from include.nightlies.records.links import LINK, TAG, LinkRecord
-from include.nightlies.rules.build import ArtifactRecord, BuildRecord, build_directory, destination_of
+from include.nightlies.rules.build import (
+    ArtifactRecord,
+    BuildRecord,
+    LinkDecision,
+    LinkState,
+    Present,
+    build_directory,
+    decide,
+    destination_of,
+    links_of,
+    relative,
+    stayed,
+)
 from include.nightlies.rules.dependencies import Pair, never_listed, required_pairs
-from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, relative, stayed
 from include.nightlies.rules.publication import Publication, standing
 from include.nightlies.steps.provenance import SetLink, vouch_links
 from include.nightlies.steps.values import Attempt, Night

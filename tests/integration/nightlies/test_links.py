@@ -13,8 +13,7 @@ from include.cvmfs.errors import DestinationError
 from include.nightlies.errors import GateClosed, NotVerified
 from include.nightlies.records import builds, links as linked
 from include.nightlies.removal.undo import redo, undo
-from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.links import LinkState, all_links_of
+from include.nightlies.rules.build import BuildKey, LinkState, all_links_of
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.links import link_night
 from include.nightlies.steps.plan import plan_night

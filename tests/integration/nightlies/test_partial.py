@@ -11,7 +11,7 @@ from include.cvmfs.errors import DestinationError
 from include.nightlies.errors import BadIndex, BaseUnusable
 from include.nightlies.records import builds
 from include.nightlies.removal.undo import Replacement, undo
-from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.build import LinkState
 from include.nightlies.rules.publication import State
 from include.nightlies.steps.inherit import inherit_batch
 from tests.fakes.attempts import attempt

@@ -14,8 +14,7 @@ from include.nightlies.errors import GateClosed, QualityBlocked
 from include.nightlies.records import quality
 from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.removal.undo import Wish, undo
-from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.build import BuildKey, LinkState
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Night

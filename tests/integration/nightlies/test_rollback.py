@@ -30,7 +30,7 @@ from include.nightlies.removal.rollback_preview import (
 )
 from include.nightlies.removal.undo import Wish, redo, undo
 from include.nightlies.rules.approval import Answer, QuestionKind
-from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.build import LinkState
 from include.nightlies.rules.publication import State
 from include.nightlies.steps.approve import settle_question
 from include.nightlies.steps.plan import plan_night

@@ -14,7 +14,7 @@ from include.nightlies.errors import BuildUnknown, UndoRefused, UnknownChoice
 from include.nightlies.records import links as linked
 from include.nightlies.removal import undo as step
 from include.nightlies.removal.undo import Replacement, UndoPlan, Wish, plan_undo, redo
-from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.build import LinkState
 from include.nightlies.rules.publication import State
 from include.nightlies.steps.inherit import inherit_batch
 from include.provenance.single_changes import note_linked

@@ -9,9 +9,18 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from include.cvmfs.format.paths import link_target
-from include.nightlies.rules.build import BuildKey, build_directory, build_of_directory
+from include.nightlies.rules.build import (
+    BuildKey,
+    LinkState,
+    Present,
+    all_links_of,
+    build_directory,
+    build_of_directory,
+    decide,
+    links_of,
+    relative,
+)
 from include.nightlies.rules.dependencies import is_required, never_listed, required_pairs
-from include.nightlies.rules.links import LinkState, Present, all_links_of, decide, links_of, relative
 from tests.fakes.plainsite import slot
 
 DAY = date(2026, 11, 23)  # a Monday
