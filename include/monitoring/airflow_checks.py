@@ -302,7 +302,10 @@ PREPARING = "prepare"
 """The phase of a publication that takes a slot of the pool of that name; all others take one of `publish`."""
 BUILDS = 14
 """Builds of a slot that are read: one that has only begun, or was unchanged, shows no bound."""
-CURE = "Run: nightshift settings pools --json > pools.json && nightshift lab airflow pools import pools.json"
+CURE = (
+    "Run: nightshift settings pools --json > pools.json && airflow pools import pools.json "
+    "(in a lab `nightshift lab airflow` in place of `airflow`)"
+)
 
 
 def look_at_pools(settings: SiteSettings, secrets: Secrets) -> Iterator[Finding]:
