@@ -303,8 +303,8 @@ PREPARING = "prepare"
 BUILDS = 14
 """Builds of a slot that are read: one that has only begun, or was unchanged, shows no bound."""
 CURE = (
-    "Run: nightshift settings pools --json > pools.json && airflow pools import pools.json "
-    "(in a lab `nightshift lab airflow` in place of `airflow`)"
+    "Run `nightshift settings pools --json > pools.json` and import the file, as `airflow pools import pools.json` "
+    "or, in a lab, `nightshift lab airflow pools import pools.json`"
 )
 
 
