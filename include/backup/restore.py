@@ -342,10 +342,8 @@ class _Keys:
         if not self.folder.is_dir():
             return
         with locked_keys(self.folder):
-            others, staged = self._differing(), self.folder / ".restoring"
-            shutil.rmtree(staged, ignore_errors=True)  # of one that was killed
-            for path in others:  # all are on the disk before the first is renamed
-                save_key_file(staged, path.stem, KeyFile(path.suffix), self.files[path.name])
+            others = self._differing()
+            staged = self._stage(others)  # all are on the disk before the first is renamed
             for path in others:
                 aside = path.with_name(f"{path.name}.{now.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}.replaced")
                 path.rename(aside)
@@ -354,18 +352,27 @@ class _Keys:
                 yield f"another key {path.name}: renamed to {aside}"
             shutil.rmtree(staged, ignore_errors=True)
 
+    def _stage(self, paths: Sequence[Path]) -> Path:
+        """Write files into a folder of their own: a process that is killed leaves no part of a key beside the keys."""
+        staged = self.folder / ".restoring"
+        shutil.rmtree(staged, ignore_errors=True)  # of one that was killed
+        for path in paths:
+            save_key_file(staged, path.stem, KeyFile(path.suffix), self.files[path.name])
+        return staged
+
     def restore(self) -> str:
         if BackupPart.KEYS not in self.backup.manifest.parts:
             return "keys: not in this backup; copy them from where they are kept"
         if self.options.opener is None:
             return "keys: not restored, as asked"
         with locked_keys(self.folder):
-            for name, content in self.files.items():
-                path = self.folder / name
-                if not path.exists():
-                    save_key_file(self.folder, path.name.removesuffix(path.suffix), KeyFile(path.suffix), content)
-                    self.options.on_step(f"key {name}")
-            _sync(self.folder)
+            missing = [path for name in self.files if not (path := self.folder / name).exists()]
+            staged = self._stage(missing)
+            self.options.on_step("keys staged")
+            for path in missing:
+                _move(staged / path.name, path)
+                self.options.on_step(f"key {path.name}")
+            shutil.rmtree(staged, ignore_errors=True)
         self.options.on_step("keys placed")
         return f"keys: {len(self.files)} files in {self.folder}"
 

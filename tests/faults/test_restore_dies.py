@@ -21,7 +21,7 @@ from tests.site import FQRN, Deployment
 
 STEPS = (
     "checked", "ledger unpacked", "ledger noted", "ledger placed", "gateway unpacked", "gateway cleared",
-    "gateway placed", f"key {FQRN}.crt", f"key {FQRN}.key", "keys placed",
+    "gateway placed", "keys staged", f"key {FQRN}.crt", f"key {FQRN}.key", "keys placed",
 )  # fmt: skip
 
 
