@@ -123,7 +123,9 @@ def test_fio_writes_then_reads_what_was_written(folder: RunArea, scratch: Path) 
     assert (written.loads[0].bytes, written.loads[0].operations, written.loads[0].failed) == (8 * MIB, 8, 0)
     assert written.commands[0][0].endswith("fio")
     assert written.loads[0].percentiles().keys() == {"p50"}, "8 operations"
-    both = run(folder, RunnerKind.FIO, scratch, reading(WRITE), replace(WRITE, dataset="more"))
+    # slow enough for the reader to begin: in memory all is written at once
+    more = replace(WRITE, dataset="more", rate=8 * MIB)
+    both = run(folder, RunnerKind.FIO, scratch, reading(WRITE), more)
     assert [load.access for load in both.loads] == [LoadAccess.READ, LoadAccess.WRITE]
     assert both.loads[0].bytes > 0
     # with the first stream that ends all end, so what two of them write is not fixed
@@ -136,7 +138,7 @@ def test_fio_writes_then_reads_what_was_written(folder: RunArea, scratch: Path) 
     assert (read.loads[0].failed, len(read.notes)) == (0, 1)
     with refused(RUNNER_FAILED, subject="step"):
         run(folder, RunnerKind.FIO, scratch, reading(replace(WRITE, dataset="missing")))
-    assert removed(folder, WRITE, replace(WRITE, dataset="more"), slow)
+    assert removed(folder, WRITE, more, slow)
 
 
 def test_dd_writes_zeros_and_reads_them(folder: RunArea, scratch: Path) -> None:

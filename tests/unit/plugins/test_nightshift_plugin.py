@@ -51,6 +51,12 @@ def apps(site: Site) -> Iterator[dict[str, Any]]:
         yield {app["url_prefix"]: nightshift_plugin.LazyApp(app["app"]._made).app for app in mounted}
 
 
+@pytest.fixture(autouse=True)
+def many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow as many calls at once as these tests make of one user; the limit has tests of its own."""
+    monkeypatch.setattr("include.stageout.rest.limits.BURST", 10_000.0)
+
+
 def token(role: str, valid_for: int = 60) -> str:
     """A token of Airflow for a user of this role."""
     user = SimpleAuthManagerUser(username="ann", role=role)
