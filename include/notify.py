@@ -365,7 +365,7 @@ def seen_of(bind: Bind, keys: Iterable[str], since: datetime) -> frozenset[str]:
 
 
 def first_seen(bind: Bind, keys: Iterable[str]) -> Sequence[datetime]:
-    """When those of these that are known were seen first."""
+    """Times at which causes of these keys were seen first; unknown ones are left out."""
     causes = [cause_of(key) for key in keys]
     with reading(bind) as connection:
         return [

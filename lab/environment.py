@@ -169,7 +169,7 @@ class Lab:
         `fts_default`.
 
         `store`, `gateway` and ids that the file names more than once are made too; any other may be mistyped. Those
-        that the environment defines itself, for real services, are left to it; what `adopt` put there is none of these.
+        that the environment defines itself, for real services, are left to it; what `adopt` put there does not count.
         """
         environment = without_adopted(environment)
         settings = load(environ={**environment, **self.places(), **self.roles(environment)})

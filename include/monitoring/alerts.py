@@ -275,7 +275,7 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
             f"not-started:{tick.slot}:{tick.date}", NotifyEvent.NOT_STARTED, "error", f"{night}: did not start",
             f"The schedule wanted a run of {where}; {observed}.",
             f"Check that the DAG is not paused and has no import error, that the scheduler runs, and that no earlier "
-            f"runs fill `max_active_runs`; then, if there is none, start it, "
+            f"runs fill `max_active_runs`; then, if the run does not exist, start it, "
             f"as `airflow dags trigger {tick.dag_id} --conf '{{\"build_date\": \"{tick.date}\"}}'`",
         )  # fmt: skip
         return

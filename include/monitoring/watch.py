@@ -245,7 +245,7 @@ class TaskFault:
 
     @classmethod
     def of(cls, task: str, error: BaseException, text: str, subject: str | None = None) -> TaskFault:
-        """That of an error."""
+        """Make the fault of an error."""
         return cls(task, code_of(error), text, subject)
 
 

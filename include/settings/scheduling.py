@@ -137,7 +137,7 @@ def to_import(pools: Iterable[PoolSettings]) -> dict[str, dict[str, str | int | 
 
 
 def left_out(schedule: str, timezone: str, now: datetime) -> datetime | None:
-    """The first local time within a year at which a run is due and that does not exist; None if there is none."""
+    """The first local time within a year at which a run is due and that does not exist; else None."""
     from croniter import croniter  # type: ignore[import-untyped]
 
     zone = ZoneInfo(timezone)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from include.settings.model import SiteSettings
 
 MAX_URL_CHARACTERS = 1100
-"""What FTS stores of a URL."""
+"""The longest URL that FTS stores."""
 _UNENCODED = re.compile(r"[A-Za-z0-9/._~+=:@,-]+")
-"""What no server and no client of any protocol takes for something else."""
+"""Characters that every server and client of every protocol takes as they are."""
 _DECODED = frozenset({"http", "s3"})
 """Protocols whose servers decode what is encoded; others take `%20` as three characters."""
 MAX_FILES = 10_000

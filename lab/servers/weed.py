@@ -48,7 +48,7 @@ class WeedPorts:
 
 
 def find_weed() -> str | None:
-    """The program: that of this Python environment, else that of PATH; None if there is none."""
+    """The program: that of this Python environment, else that of PATH, else None."""
     return shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
 
 

@@ -78,9 +78,9 @@ OVER_TIME = "benchmark-over-time"
 _OF_ONE_STEP = frozenset(row.code for row in (RUNNER_FAILED, RESULT_UNREADABLE, RUNNER_MISSING, ROUND_TRIP_REFUSED))
 """Errors after which the other steps are run."""
 FILLED_SHARE = 0.99
-"""Of what a fill has to write."""
+"""The part of a fill that has to be written."""
 ALONE_SHARE, LAST_OPERATION_S = 0.2, 2.0
-"""Of the time of a mixed step: so long some of its streams may run alone, to end their last operations."""
+"""The part of a mixed step's time, and the seconds, in which streams may run alone to end their last operations."""
 FREED_S, FREED_EVERY_S = 30.0, 1.0
 """After how long without growth the free space of a target counts as final, and how often it is asked for meanwhile."""
 Clock = Callable[[], datetime]
@@ -324,7 +324,7 @@ def remove_data(
 def _outages(
     folder: CampaignFolder, target: BenchmarkTarget, servers: Mapping[str, OsdServer] | None
 ) -> Iterator[CampaignOutage | None]:
-    """What the campaign may stop: all of it is started before, if a killed process left it, and after."""
+    """The servers that the campaign may stop: they are started before, if a killed process left them, and after."""
     cluster = ClusterClient.of(target.settings)
     if cluster is None:
         yield None
@@ -446,7 +446,7 @@ def _complete(step: PlannedStep, result: RunnerResult) -> RunnerResult:
 
 @contextmanager
 def _recovering(step: PlannedStep, outage: CampaignOutage | None) -> Iterator[None]:
-    """What was stopped is started beside the load: the recovery begins within the step, and is seen from its start."""
+    """Start the stopped servers beside the load: the recovery begins within the step, and is seen from its start."""
     if outage is None or step.servers is not ServerState.RECOVERING:
         yield
         return

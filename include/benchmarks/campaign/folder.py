@@ -179,7 +179,7 @@ def _write(path: Path, document: bytes) -> None:
 
 @contextmanager
 def target_lock(root: Path, target: str) -> Iterator[None]:
-    """One campaign measures a target at a time; the kernel ends the lock of a process that dies."""
+    """Lock a target for one campaign; the kernel ends the lock of a process that dies."""
     locks = root / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(locks / target, os.O_CREAT | os.O_RDWR, 0o600)

@@ -1,4 +1,4 @@
-"""What a campaign will do, with its bytes and seconds, before anything is changed; the runners by kind. Pure.
+"""Plan of a campaign, with its bytes and seconds, before anything is changed; the runners by kind. Pure.
 
 A new runner is a class and a row of `RUNNERS` and `TARGETS_OF`.
 """
@@ -68,7 +68,7 @@ PROGRAMS: Mapping[RunnerKind, BenchmarkProgram] = {
     RunnerKind.RADOS: RADOS,
     RunnerKind.READERS: NGINX,
 }
-"""What has to be installed."""
+"""Programs that have to be installed, by runner."""
 USUAL: Mapping[TargetKind, RunnerKind] = {
     TargetKind.PATH: RunnerKind.FIO,
     TargetKind.BUCKET: RunnerKind.OBJECTS,

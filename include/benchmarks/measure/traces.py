@@ -125,7 +125,7 @@ class _Reading:
         self.digest = hashlib.sha256() if digests else None
         self.useful = self.operations = 0
         self.last = time.monotonic()
-        """When the last operation ended: what is read of the next one counts for nothing."""
+        """The end of the last operation: bytes of the next one do not count."""
         self.failure: Exception | None = None
 
     def run(self) -> None:

@@ -38,7 +38,7 @@ _QUEUED = (TransferState.SUBMITTED, TransferState.ACTIVE, TransferState.KILLING)
 Link = tuple[str, str]
 """Source and destination site."""
 METADATA_BYTES = 550
-"""Of each list of names in a job's metadata; FTS takes 2048 for all of it."""
+"""The longest list of names in a job's metadata, in bytes; FTS takes 2048 for all of it."""
 TRANSFER_KEY = "transfer"
 """Names the transfer in the metadata of a file."""
 REFUSED_WAIT, LONGEST_REFUSED_WAIT = timedelta(minutes=10), timedelta(hours=3)
@@ -325,7 +325,7 @@ class SubmitOutcome(Enum):
     """FTS may have it: it is asked for by its id."""
     NEEDS_CREDENTIAL = "needs-credential"
     SPLIT = "split"
-    """One of its files is refused, and the error does not say which."""
+    """FTS refuses a file of it, and the error does not say which."""
     RETRIED = "retried"
     """FTS does not allow it now."""
     WAITS = "waits"

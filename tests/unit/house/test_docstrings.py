@@ -60,7 +60,7 @@ def test_every_method_of_an_interface_describes_its_arguments() -> None:
 RELATIVE = re.compile(r"(What|Whether|How|Where|Who|Whose|Which|Why|One|Those|Of|As)\b")
 # Docstrings of a package that still begin so, which is no sentence. The numbers may only fall.
 STILL = {
-    "include/benchmarks": 76, "include/fts": 13, "include/stageout": 21, "lab": 39,
+    "include/benchmarks": 69, "include/fts": 13, "include/stageout": 17, "lab": 39,
 }  # fmt: skip
 
 

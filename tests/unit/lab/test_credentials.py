@@ -1,4 +1,4 @@
-"""Which service of a lab holds which credentials, as docs/security.md has it beside those of the containers."""
+"""Table of the services of a lab and their credentials, as docs/security.md has it beside those of the containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was seen is judged: clocks, room, leases and pools."""
+"""Judgements of clocks, room, leases and pools."""
 
 from __future__ import annotations
 

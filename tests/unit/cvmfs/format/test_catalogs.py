@@ -1,4 +1,4 @@
-"""What catalogs above must state of one: read once, and only for its own path."""
+"""Facts that catalogs above state of one are read once, and only for its own path."""
 
 from contextlib import closing
 
