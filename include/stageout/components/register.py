@@ -170,10 +170,11 @@ def retract(
             stageout.ledger, {number: each for number, each in out.items() if each.archived}, reason, now=now
         )
         refusals |= {move.id: "another process has it; run it again" for move in moves if move.id not in moved}
-        done += [number for number in out if number not in refusals]
-    if done:
-        what = f"{len(done)} files of {owner}: {named(files[number].name for number in done)}"
-        note_act(stageout.ledger, Act(now, ActKind.RETRACTION, what, by, why, dry_run=False))
+        retracted = [number for number in out if number not in refusals]
+        if retracted:
+            what = f"{len(retracted)} files of {owner}: {named(files[number].name for number in retracted)}"
+            note_act(stageout.ledger, Act(now, ActKind.RETRACTION, what, by, why, dry_run=False))
+        done += retracted
     left: dict[int, str] = {}
     for site in sorted({files[number].site for number in done} if removes else ()):
         names = {number: files[number].name for number in done if files[number].site == site}

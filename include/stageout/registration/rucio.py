@@ -241,13 +241,7 @@ class RucioCatalogue:
             raise CATALOGUE_FAILED(f"Rucio at {self.url}", _reason(error)) from error
 
     def _registered(self, names: RucioNames, files: Sequence[CatalogueFile]) -> dict[int, str]:
-        refusals: dict[int, str] = {}
-        replicas: list[RucioReplica] = []
-        for file in files:
-            try:
-                replicas.append(self._replica(file))
-            except StageoutError as error:
-                refusals[file.id] = error.what
+        replicas, refusals = self._replicas(files)
         before = self._listed(names.scope, replicas)
 
         def refuse(listed: Mapping[str, ListedReplicas]) -> None:
@@ -285,9 +279,8 @@ class RucioCatalogue:
         return refusals
 
     def _retracted(self, names: RucioNames, files: Sequence[CatalogueFile]) -> dict[int, str]:
-        replicas = [self._replica(file) for file in files]
+        replicas, refusals = self._replicas(files)
         listed = self._listed(names.scope, replicas)
-        refusals: dict[int, str] = {}
         for replica in replicas:
             file = listed.get(replica.name)
             if file is None or replica.rse not in file.urls:
@@ -306,6 +299,17 @@ class RucioCatalogue:
                 while (holder := self._holder(names, replica.name)) is not None:
                     self._client.detach_dids(names.scope, holder, [{"scope": names.scope, "name": replica.name}])
         return refusals
+
+    def _replicas(self, files: Sequence[CatalogueFile]) -> tuple[list[RucioReplica], dict[int, str]]:
+        """The files with their URLs, and the reasons of those without one, by id."""
+        replicas: list[RucioReplica] = []
+        refusals: dict[int, str] = {}
+        for file in files:
+            try:
+                replicas.append(self._replica(file))
+            except StageoutError as error:
+                refusals[file.id] = error.what
+        return replicas, refusals
 
     def _replica(self, file: CatalogueFile) -> RucioReplica:
         """A file with its URL. Raises StageoutError for one that cannot have any, or that Rucio cannot have."""

@@ -169,8 +169,10 @@ def test_a_file_that_is_another_one_or_that_a_rule_holds_is_not_retracted(
     client = server.client()
     client.set_local_account_limit("root", "BARI", 1000)
     client.add_replication_rule([{"scope": "user.ann", "name": chosen[0].name}], 1, "BARI")
-    refusals = rucio.retract(block, [*chosen[:2], *files(block, 3, size=8)[2:]])
+    elsewhere = CatalogueFile(6, chosen[1].name, "nowhere", 7, SUM)  # a site that is not configured any more
+    refusals = rucio.retract(block, [*chosen[:2], *files(block, 3, size=8)[2:], elsewhere])
     assert refusals == {
+        6: "it has no `rse` in the configuration",
         0: "a rule of Rucio holds it: delete the rule first",
         2: "Rucio has another file of this name, of 7 bytes and checksum 0a1b2c3d",
     }
