@@ -1,7 +1,5 @@
 """`backup`: ledger, gateway state, keys and settings into one file, every night. The file only declares."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from airflow.sdk import DAG

@@ -3,8 +3,6 @@
 The file only declares.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param, TaskGroup

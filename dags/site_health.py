@@ -1,7 +1,5 @@
 """`site_health`: probes the storage sites, and marks those that fail. The file only declares."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from airflow.sdk import DAG

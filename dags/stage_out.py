@@ -1,7 +1,5 @@
 """The DAGs of stage-out: passes of its components every minute, a census, daily figures. The file only declares."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from airflow.sdk import DAG

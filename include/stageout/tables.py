@@ -5,8 +5,6 @@ than it takes. A claim moves the due time to its end: what a dead process had cl
 again by itself.
 """
 
-from __future__ import annotations
-
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, Table, UniqueConstraint, false
 
 from include.ledger.metadata import (

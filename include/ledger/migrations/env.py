@@ -1,7 +1,5 @@
 """Alembic's entry: runs the migrations on the connection that `include.ledger.migrate` hands over."""
 
-from __future__ import annotations
-
 from alembic import context
 
 from include.ledger.metadata import metadata

@@ -1,7 +1,5 @@
 """The ledger's tables of nightly builds. A change here needs a migration in `include/ledger/migrations/versions`."""
 
-from __future__ import annotations
-
 from sqlalchemy import (
     JSON,
     BigInteger,
