@@ -125,7 +125,7 @@ def _opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MiniSite
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags(*DAGS)
+            opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags("stage_out", "site_health")
         record(bag)
         yield MiniSite(folder, opened, "", bag, environment), folder
         opened.ledger.dispose()
