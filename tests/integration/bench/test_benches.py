@@ -116,6 +116,7 @@ def test_publications_are_measured(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.thorough
+@pytest.mark.timeout(900)
 @pytest.mark.server("mariadbd")
 def test_stage_out_is_measured_and_every_file_has_its_end(tmp_path: Path, need: Callable[[str], str]) -> None:
     need("mariadbd")
@@ -127,6 +128,7 @@ def test_stage_out_is_measured_and_every_file_has_its_end(tmp_path: Path, need: 
 
 @pytest.mark.slow
 @pytest.mark.thorough
+@pytest.mark.timeout(900)
 @pytest.mark.server("nginx")
 @pytest.mark.server("curl")
 @pytest.mark.skipif(bool(impossible()), reason=f"no link: {impossible()}")

@@ -93,7 +93,8 @@ class Damages:
         with reading(stageout.ledger) as connection:
             rows = connection.execute(query.where(columns.state == TransferState.COPIED.value)).all()
         for row in rows:
-            first = row.source_name in self.once and not row.retries
+            # an attempt may have failed before without a copy
+            first = row.source_name in self.once and all(number != row.id for number, _ in self.done)
             if (first or row.source_name in self.always) and (row.id, row.retries) not in self.done:
                 self.damage(*self.destinations[row.source_name])
                 self.done.add((row.id, row.retries))
