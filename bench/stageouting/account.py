@@ -33,18 +33,20 @@ _AT_ONCE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last rows before a run."""
+    """The last rows before a run, and how many files the ledger's catalogue had."""
 
     transfers: int
     moves: int
     blocks: int
     jobs: int
+    catalogued: int
 
     @classmethod
     def of(cls, ledger: Engine) -> Mark:
         with reading(ledger) as connection:
             tables = (stageout_transfers, stageout_moves, stageout_blocks, stageout_jobs)
-            return cls(*(connection.scalar(select(func.max(table.c.id))) or 0 for table in tables))
+            last = (connection.scalar(select(func.max(table.c.id))) or 0 for table in tables)
+            return cls(*last, connection.scalar(select(func.count()).select_from(stageout_catalogue)) or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def open_files(ledger: Engine, mark: Mark) -> Counter[str]:
 
 
 def final_account(
-    ledger: Engine, mark: Mark, requested: int, there: Callable[[Sequence[str]], Mapping[str, Any]]
+    ledger: Engine, mark: Mark, requested: int, there: Callable[[Sequence[str]], Mapping[str, Any]], *, in_ledger: bool
 ) -> FinalAccount:
     """Where every file is.
 
@@ -169,6 +171,7 @@ def final_account(
         mark: Where the run began.
         requested: How many files were requested.
         there: What the simulated storage has of URLs.
+        in_ledger: The ledger is the catalogue in which files are registered.
     """
     rows = _rows(ledger, mark)
     account = FinalAccount(
@@ -181,7 +184,8 @@ def final_account(
             account.lost += 1
             account.faults.append(f"transfer {row.id} is {row.state}: {row.reason}")
     _check_destinations(account, [row for row in rows if row.state in REGISTERED], there)
-    _check_doubles(account, ledger, mark, {row.id for row in rows if row.state in REGISTERED})
+    registered = sum(row.state in REGISTERED for row in rows)
+    _check_doubles(account, ledger, mark, registered if in_ledger else 0)
     return account
 
 
@@ -200,7 +204,7 @@ def _check_destinations(
                 account.faults.append(f"transfer {row.id} is {row.state}, but {url} has {facts}")
 
 
-def _check_doubles(account: FinalAccount, ledger: Engine, mark: Mark, registered: set[int]) -> None:
+def _check_doubles(account: FinalAccount, ledger: Engine, mark: Mark, registered: int) -> None:
     moves = stageout_moves.c
     with reading(ledger) as connection:
         twice = connection.execute(
@@ -214,9 +218,9 @@ def _check_doubles(account: FinalAccount, ledger: Engine, mark: Mark, registered
         unique = connection.scalar(select(func.count(names.distinct()))) or 0
     account.doubled = len(twice) + catalogued - unique
     account.faults += [f"transfer {number} was registered {times} times" for number, times in twice]
-    if unique < len(registered):
-        account.lost += len(registered) - unique
-        account.faults.append(f"{len(registered)} files are registered, but the catalogue has {unique}")
+    if unique - mark.catalogued != registered:
+        account.lost += max(0, registered - (unique - mark.catalogued))
+        account.faults.append(f"{registered} files are registered, but the catalogue has {unique - mark.catalogued}")
 
 
 def _rows(ledger: Engine, mark: Mark) -> list[Any]:

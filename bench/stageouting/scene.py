@@ -111,7 +111,7 @@ class Scene:
         spent |= {name: cost["cpu_s"] for name, cost in costs.items()}
         per_file = {name: round(1000 * seconds / injected["files"], 2) for name, seconds in spent.items()}
         measures = Measures.of(self.ledger, mark, began)
-        account = final_account(self.ledger, mark, injected["files"], self.fts.there)
+        account = final_account(self.ledger, mark, injected["files"], self.fts.there, in_ledger=rucio is None)
         return SceneRun(
             plan, began, measures, account, costs, per_file, share, drained, ledger_mb(self.ledger) - mb, away
         )  # fmt: skip

@@ -121,7 +121,7 @@ def test_publications_are_measured(tmp_path: Path) -> None:
 def test_stage_out_is_measured_and_every_file_has_its_end(tmp_path: Path, need: Callable[[str], str]) -> None:
     need("mariadbd")
     size = "--minutes 0.2 --rate 10 --users 6 --sites 4 --mean 1 --history 1000 --random-rate 2 --random-minutes 0.1"
-    result = measured("stageout", size, tmp_path, store=False)
+    result = measured("stageout", f"{size} --rucio-minutes 0.1", tmp_path, store=False)
     assert all(key in result for key in STAGEOUT), result
     assert (result["lost"], result["doubled"], result["faults"], result["kills"]) == (0, 0, 0, 2)
 
