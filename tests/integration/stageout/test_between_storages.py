@@ -38,6 +38,7 @@ READ_BACK = set(LINKS[2])
 """Sites whose files are read back; of the others the server reports checksums."""
 ONCE, ALWAYS = 7, 20
 """Of each so many files one whose first copy, or of which every copy, is damaged at the destination."""
+UNDONE = {TransferState.RETRY_WAIT.value, TransferState.FAILED.value}
 ATTEMPTS = RETRY_RULES[TransferFailureClass.DESTINATION_CHECKSUM].retries + 1
 
 
@@ -168,14 +169,20 @@ def test_sources_are_removed_only_where_the_copy_is_whole(storages: TwoStorages,
             assert source is None
         else:
             assert source == (None if file.fault is LabFault.NO_SOURCE else file.content)
-    assert len(damages.done) == len(damages.once) + ATTEMPTS * len(damages.always)
     # each copy was made by the storages: those that are whole, and those that were damaged
     pulled = storages.pulled()
     damaged = Counter(number for number, _ in damages.done)
+    disturbed = 0
     for name in sound:
-        row = by_name[name]
-        made = damaged[row.id] + (name not in damages.always)
-        assert pulled.pop(places.path(*copies[name])) == made, history(site.ledger, row.id)
+        row, copies_made = by_name[name], pulled.pop(places.path(*copies[name]))
+        moves = history(site.ledger, row.id)
+        ends = [move.reason for move in moves if move.state in UNDONE]
+        if any("checksum mismatch" not in reason for reason in ends):
+            disturbed += 1  # an attempt failed by itself, as on a machine that is too busy
+            continue
+        assert damaged[row.id] == len(ends) == (ATTEMPTS if name in damages.always else name in damages.once), moves
+        assert copies_made == damaged[row.id] + (name not in damages.always), moves
+    assert disturbed <= files / 100
     assert pulled == {}
     census = take_census(open_stageout(site, "census"), now=lambda: ended + timedelta(days=1))
     assert census.findings == ()
