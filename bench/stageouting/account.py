@@ -46,7 +46,8 @@ class Mark:
         with reading(ledger) as connection:
             tables = (stageout_transfers, stageout_moves, stageout_blocks, stageout_jobs)
             last = (connection.scalar(select(func.max(table.c.id))) or 0 for table in tables)
-            return cls(*last, connection.scalar(select(func.count()).select_from(stageout_catalogue)) or 0)
+            catalogued = connection.scalar(select(func.count()).select_from(stageout_catalogue)) or 0
+            return cls(*last, catalogued=catalogued)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,15 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from include.json_values import JsonValue
-from include.ledger.acts import Act, ActKind
-from include.ledger.engine import Bind
-from include.nightlies.records import publications as records
 from include.nightlies.rules.passes import is_outage
-from include.nightlies.rules.publication import Move, Publication, PublicationKey
+
+if TYPE_CHECKING:  # every DAG file imports this module: the ledger comes with the first record
+    from include.ledger.acts import Act, ActKind
+    from include.ledger.engine import Bind
+    from include.nightlies.rules.publication import Move, Publication, PublicationKey
 
 Clock = Callable[[], datetime]
 OnLease = Callable[[Callable[[], object]], None]
@@ -42,6 +43,8 @@ class Attempt:
 
     def act(self, kind: ActKind, what: str, why: str, *, dry_run: bool = False) -> Act:
         """Return the record of a destructive act of this try."""
+        from include.ledger.acts import Act
+
         return Act(self.clock(), kind, what, self.by or self.holder, why, self.run, dry_run)
 
     def outlasts(self, error: Exception) -> bool:
@@ -50,6 +53,8 @@ class Attempt:
 
     def move(self, bind: Bind, key: PublicationKey, move: Move) -> Publication:
         """Record that this try moved the publication. Raises what `publications.move` raises."""
+        from include.nightlies.records import publications as records
+
         return records.move(bind, key, move, try_number=self.number, now=self.clock(), holder=self.holder)
 
 
@@ -124,6 +129,8 @@ class Batch(JsonValue):
 
     def key(self, item: Item) -> PublicationKey:
         """Return what names this item's publication in the ledger."""
+        from include.nightlies.rules.publication import PublicationKey
+
         return PublicationKey(self.repository, item.destination, self.run)
 
     def to_json(self) -> dict[str, Any]:
