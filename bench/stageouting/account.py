@@ -45,9 +45,9 @@ class Mark:
     def of(cls, ledger: Engine) -> Mark:
         with reading(ledger) as connection:
             tables = (stageout_transfers, stageout_moves, stageout_blocks, stageout_jobs)
-            last = (connection.scalar(select(func.max(table.c.id))) or 0 for table in tables)
-            catalogued = connection.scalar(select(func.count()).select_from(stageout_catalogue)) or 0
-            return cls(*last, catalogued=catalogued)
+            last = [connection.scalar(select(func.max(table.c.id))) or 0 for table in tables]
+            last.append(connection.scalar(select(func.count()).select_from(stageout_catalogue)) or 0)
+            return cls(*last)
 
 
 @dataclass(frozen=True, slots=True)
