@@ -202,7 +202,8 @@ PARSE = """
 import os, runpy, sys, time
 import airflow.sdk, airflow.triggers.base
 
-HEAVY = {"boto3", "obstore", "sqlalchemy.orm.decl_api", "pandas", "numpy", "great_expectations"}
+HEAVY = {"boto3", "obstore", "sqlalchemy.orm.decl_api", "pandas", "numpy", "great_expectations",
+         "uvicorn", "include.ledger.engine"}
 imported = set(sys.modules)
 for file in sys.argv[1:]:
     if (child := os.fork()) == 0:  # each file in a process of its own; Airflow is imported only once
