@@ -227,7 +227,7 @@ def _until_drained(scene: Scene) -> None:
     """Until nothing of an earlier night is to be copied or verified: it would be done beside this one."""
     ends = time.monotonic() + AT_WORK_S
     while time.monotonic() < ends:
-        if not {state.value for state in MOVING} & set(open_files(scene.ledger, Mark(0, 0, 0, 0, 0))):
+        if not {state.value for state in MOVING} & set(open_files(scene.ledger, Mark())):
             return
         time.sleep(5.0)
     say("stage-out still has transfers of an earlier night")

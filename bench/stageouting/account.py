@@ -35,11 +35,11 @@ _AT_ONCE = 10_000
 class Mark:
     """The last rows before a run, and how many files the ledger's catalogue had."""
 
-    transfers: int
-    moves: int
-    blocks: int
-    jobs: int
-    catalogued: int
+    transfers: int = 0
+    moves: int = 0
+    blocks: int = 0
+    jobs: int = 0
+    catalogued: int = 0
 
     @classmethod
     def of(cls, ledger: Engine) -> Mark:
