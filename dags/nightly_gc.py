@@ -10,18 +10,11 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
+from operators import care, undo
 from operators.approve import approve_each
 from operators.base import alert_late_run
-from operators.care import (
-    BeginCollectionsOperator,
-    CheckRepositoryOperator,
-    CvmfsCollectOperator,
-    PruneTagsOperator,
-    ReportCollectionOperator,
-)
 from operators.params import choose_repositories, flag
 from operators.publishing import dag_defaults
-from operators.undo import PLAN, PlanRetentionOperator, RemoveExpiredOperator
 from sensors.cvmfs import ReplicaQuietSensor
 
 LATE_HOURS = 8.0
@@ -93,7 +86,7 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
         tags=["cvmfs", "care"],
     )
     with dag:
-        begin = BeginCollectionsOperator(
+        begin = care.BeginCollectionsOperator(
             task_id="begin",
             task_display_name="Choose repositories",
             repositories=repositories,
@@ -118,7 +111,7 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
             timeout=60.0 * max(snapshots, default=1),
             doc_md="Waits for replicas in the middle of a snapshot, and after its limit goes on without them.",
         )
-        prune = PruneTagsOperator(
+        prune = care.PruneTagsOperator(
             task_id="prune_tags",
             task_display_name="Prune tags",
             repository=repository,
@@ -126,21 +119,21 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
             pool="collect",
             doc_md="Removes the tags that the repository's rule does not keep, or lists them.",
         )
-        plan = PlanRetentionOperator(
+        plan = undo.PlanRetentionOperator(
             task_id="plan",
             task_display_name="Find expired builds",
             repository=repository,
             trigger_rule=go_on,
             doc_md="Lists the builds that expired, with the reasons; changes nothing, and asks again when cleared.",
         )
-        remove = RemoveExpiredOperator(
+        remove = undo.RemoveExpiredOperator(
             task_id="remove",
             task_display_name="Remove expired builds",
-            plans=XComArg(plan, key=PLAN),
+            plans=XComArg(plan, key=undo.PLAN),
             pool="collect",
             doc_md="Removes the expired builds, those of a slot in one revision; skipped in a dry run.",
         )
-        collect = CvmfsCollectOperator(
+        collect = care.CvmfsCollectOperator(
             task_id="collect",
             task_display_name="Collect garbage",
             repository=repository,
@@ -152,7 +145,7 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
             execution_timeout=COLLECTING,
             doc_md="Deletes what no kept revision needs, while others publish; writes a report.",
         )
-        check = CheckRepositoryOperator(
+        check = care.CheckRepositoryOperator(
             task_id="check",
             task_display_name="Check the repository",
             repository=repository,
@@ -160,7 +153,7 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
             doc_md="Checks manifest, tags, reflog and every catalog; notes damage in the ledger.",
         )
         told = {"replicas": replicas, "tags": prune, "builds": remove, "collection": collect, "check": check}
-        report = ReportCollectionOperator(
+        report = care.ReportCollectionOperator(
             task_id="report",
             task_display_name="Report",
             repository=repository,

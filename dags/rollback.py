@@ -8,16 +8,10 @@ from airflow.sdk import DAG, Param, XComArg
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
+from operators import undo
 from operators.approve import approve_each
 from operators.params import choice, confirmed_by_hand
 from operators.publishing import dag_defaults
-from operators.undo import (
-    PLAN,
-    PreviewRollbackOperator,
-    RecordRollbackOperator,
-    ReportRollbackOperator,
-    RollBackOperator,
-)
 
 DOC = """
 ### Roll a repository back
@@ -82,26 +76,26 @@ def rollback(settings: SiteSettings) -> DAG:
         tags=["cvmfs", "by hand"],
     )
     with dag:
-        preview = PreviewRollbackOperator(
+        preview = undo.PreviewRollbackOperator(
             task_id="preview",
             task_display_name="Preview the rollback",
             doc_md="Lists what would change for readers; changes nothing, and asks again when cleared.",
             execution_timeout=timedelta(hours=2),
         )
-        roll_back = RollBackOperator(
+        roll_back = undo.RollBackOperator(
             task_id="roll_back",
             task_display_name="Roll back",
-            preview=XComArg(preview, key=PLAN),
+            preview=XComArg(preview, key=undo.PLAN),
             pool="publish",
             doc_md="Makes the revision that was shown; skipped in a dry run.",
         )
-        record = RecordRollbackOperator(
+        record = undo.RecordRollbackOperator(
             task_id="record",
             task_display_name="Record in the ledger",
             done=roll_back.output,
             doc_md="Updates the ledger: what was removed and what was restored of builds, links and tags.",
         )
-        report = ReportRollbackOperator(
+        report = undo.ReportRollbackOperator(
             task_id="report",
             task_display_name="Report",
             done=roll_back.output,

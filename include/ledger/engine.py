@@ -15,7 +15,6 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from include.http_bounds import is_loopback
 from include.ledger.errors import LedgerError, LedgerUnavailable
 
 Bind = Engine | Connection
@@ -184,6 +183,8 @@ def _open_sqlite(url: URL, *, look_only: bool) -> Engine:
 def _open_mysql(url: URL) -> Engine:
     if not url.database:
         raise _unusable(shown(url), "names no database")
+    from include.http_bounds import is_loopback  # it imports a server, which no command on a file needs
+
     if not (is_loopback(url.host or "localhost") or _AGREED & url.query.keys()):
         where = shown(url)
         raise LedgerError(
