@@ -1,23 +1,13 @@
-"""HTTP as our servers read it, with bounds in bytes, in time and in connections; addresses as they are written."""
+"""HTTP as our servers read it, with bounds in bytes, in time and in connections."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import resource
 from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether what is sent there stays on this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
 
 HEADER_BYTES = 32 << 10
 _TEXT = b"request header fields too large\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import ssl
 from collections.abc import Callable
@@ -12,8 +13,6 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError, ReadTimeoutError
-
-from include.http_bounds import is_loopback
 
 T = TypeVar("T")
 
@@ -37,6 +36,14 @@ def pooled_session(connections: int) -> requests.Session:
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return session
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether what is sent there stays on this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def may_carry_token(url: str) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.http_bounds import is_loopback
 from include.settings.errors import MissingConnection
 from include.settings.load import load
 from include.settings.model import RepositorySettings, SiteSettings
@@ -160,6 +159,8 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
 
 def is_here(settings: SiteSettings, connection: ConnectionSecrets) -> bool:
     """Tell whether a connection leads to the gateway of these settings; without a port it does, as for its clients."""
+    from include.http_calls import is_loopback
+
     # one that has a URL as its host is for a gateway elsewhere
     host, port = connection.host or "", connection.port or settings.gateway.port
     return (is_loopback(host) or host == settings.gateway.host) and port == settings.gateway.port

@@ -183,7 +183,7 @@ def _open_sqlite(url: URL, *, look_only: bool) -> Engine:
 def _open_mysql(url: URL) -> Engine:
     if not url.database:
         raise _unusable(shown(url), "names no database")
-    from include.http_bounds import is_loopback  # it imports a server, which no command on a file needs
+    from include.http_calls import is_loopback  # it imports a client, which no ledger in a file needs
 
     if not (is_loopback(url.host or "localhost") or _AGREED & url.query.keys()):
         where = shown(url)

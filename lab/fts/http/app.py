@@ -23,7 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from include.http_bounds import BoundedHttp, ConnectionLimits, is_loopback
+from include.http_bounds import BoundedHttp, ConnectionLimits
+from include.http_calls import is_loopback
 from lab.fts.callers import Callers, UnknownToken, subject_of
 from lab.fts.config import FtsServiceConfig
 from lab.fts.copies.copier import Copier

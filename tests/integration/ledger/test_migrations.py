@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, inspect, text, types
 
 import include.aliencache.records
@@ -28,7 +29,7 @@ import include.stageout.tables
 from include.ledger.engine import open_ledger, reading, writing
 from include.ledger.errors import LedgerError
 from include.ledger.metadata import metadata
-from include.ledger.migrate import VERSION_TABLE, migrate, version
+from include.ledger.migrate import MIGRATIONS, VERSION_TABLE, migrate, version, versions
 from include.nightlies.records import builds
 from include.nightlies.rules.index import ParentBuild
 
@@ -53,6 +54,15 @@ os.close(go)
 sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
 """
 
+OPEN = """
+import sys
+from include.ledger.engine import open_ledger
+from include.ledger.migrate import migrate
+
+migrate(open_ledger(sys.argv[1]))
+print("alembic" in sys.modules, "uvicorn" in sys.modules)
+"""
+
 
 def test_the_tables_are_those_that_are_declared(ledger):
     with reading(ledger) as connection:
@@ -62,6 +72,19 @@ def test_the_tables_are_those_that_are_declared(ledger):
 
 def test_a_second_migration_changes_nothing(ledger):
     assert migrate(ledger) == version(ledger) == "v0007"
+
+
+def test_the_files_of_migrations_are_named_by_their_versions():
+    scripts = ScriptDirectory(MIGRATIONS)
+    assert versions() == {script.revision for script in scripts.walk_revisions()}
+    assert max(versions()) == scripts.get_current_head()
+
+
+def test_a_ledger_of_this_version_is_opened_without_alembic_and_without_a_server(tmp_path):
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    for imported in (True, False):
+        done = subprocess.run([sys.executable, "-c", OPEN, url], capture_output=True, text=True, cwd=ROOT)
+        assert done.stdout.split() == [str(imported), "False"], done.stderr
 
 
 def test_the_file_of_a_ledger_is_not_for_others_also_of_one_that_exists(tmp_path):

@@ -57,7 +57,8 @@ def test_the_command_says_its_version(capsys: pytest.CaptureFixture[str]) -> Non
 ASSEMBLED = """
 import sys
 from include.cli.main import COMMANDS, GROUPS, assemble
-heavy = {"airflow", "alembic", "boto3", "botocore", "cryptography", "obstore", "requests", "sqlalchemy", "starlette"}
+heavy = {"airflow", "alembic", "boto3", "botocore", "cryptography", "obstore", "requests", "sqlalchemy",
+         "starlette", "uvicorn"}
 for name in (*GROUPS, *COMMANDS):
     assemble([name, "--help"])
     print(name, *sorted(heavy & set(sys.modules)))

@@ -40,7 +40,6 @@ RANKS = (
     ("include.cvmfs", "include.settings"),
     ("include.storage", "include.ledger"),
     ("include.http_bounds", "include.http_calls", "include.json_values"),
-    ("include.http_bounds",),
     ("include.errors",),
 )
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}

@@ -35,7 +35,8 @@ from include.gateway.service.leases.lease_rows import StateError
 from include.gateway.service.leases.lease_table import LeaseTable
 from include.gateway.service.requests import Malformed, Refused
 from include.gateway.service.telemetry import Tracing, note
-from include.http_bounds import BoundedHttp, ConnectionLimits, is_loopback
+from include.http_bounds import BoundedHttp, ConnectionLimits
+from include.http_calls import is_loopback
 
 
 def allowed_methods(routes: Iterable[BaseRoute], scope: Any) -> list[str]:
