@@ -181,10 +181,10 @@ def _open_sqlite(url: URL, *, look_only: bool) -> Engine:
 
 
 def _open_mysql(url: URL) -> Engine:
-    if not url.database:
-        raise _unusable(shown(url), "names no database")
     from include.http_calls import is_loopback  # it imports a client, which no ledger in a file needs
 
+    if not url.database:
+        raise _unusable(shown(url), "names no database")
     if not (is_loopback(url.host or "localhost") or _AGREED & url.query.keys()):
         where = shown(url)
         raise LedgerError(
