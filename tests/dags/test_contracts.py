@@ -201,6 +201,7 @@ def test_a_night_tells_others_last_after_its_links(bag: DagBag) -> None:
 PARSE = """
 import os, runpy, sys, time
 import airflow.sdk, airflow.triggers.base
+print(time.process_time(), flush=True)
 
 HEAVY = {"boto3", "obstore", "sqlalchemy.orm.decl_api", "pandas", "numpy", "great_expectations",
          "uvicorn", "include.ledger.engine"}
@@ -215,15 +216,16 @@ for file in sys.argv[1:]:
 """
 
 
-def test_a_dag_file_is_parsed_in_less_than_a_second_and_imports_nothing_heavy() -> None:
+def test_a_dag_file_costs_less_than_the_import_of_airflow_and_imports_nothing_heavy() -> None:
     files = [str(file) for file in sorted(DAGS.glob("*.py"))]
     done = subprocess.run(
         [sys.executable, "-c", PARSE, *files], capture_output=True, text=True, cwd=airflowhome.ROOT, check=True
     )
-    measured = [line.split() for line in done.stdout.splitlines()]
+    own, *lines = done.stdout.splitlines()
+    measured = [line.split() for line in lines]
     assert [file for file, *_ in measured] == files
     for file, spent, *heavy in measured:
-        assert float(spent) < 1.0, f"{file}: {spent} s of processor time"
+        assert float(spent) < float(own), f"{file}: {spent} s of processor time, Airflow's import {own} s"
         assert heavy == [], f"{file} imports {heavy}"
 
 
