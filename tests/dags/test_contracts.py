@@ -201,7 +201,6 @@ def test_a_night_tells_others_last_after_its_links(bag: DagBag) -> None:
 PARSE = """
 import os, runpy, sys, time
 import airflow.sdk, airflow.triggers.base
-print(time.process_time(), flush=True)
 
 HEAVY = {"boto3", "obstore", "sqlalchemy.orm.decl_api", "pandas", "numpy", "great_expectations",
          "uvicorn", "include.ledger.engine"}
@@ -216,17 +215,24 @@ for file in sys.argv[1:]:
 """
 
 
-def test_a_dag_file_costs_less_than_the_import_of_airflow_and_imports_nothing_heavy() -> None:
+def test_a_dag_file_is_parsed_in_less_than_a_second_and_imports_nothing_heavy() -> None:
     files = [str(file) for file in sorted(DAGS.glob("*.py"))]
+    for _ in range(3):  # a busy machine adds to processor time: the least of three counts
+        measured = _parsed(files)
+        assert [file for file, *_ in measured] == files
+        assert [(file, heavy) for file, _, *heavy in measured if heavy] == []
+        files = [file for file, spent, *_ in measured if float(spent) >= 1.0]
+        if not files:
+            break
+    assert files == [], f"files and seconds of processor time: {measured}"
+
+
+def _parsed(files: list[str]) -> list[list[str]]:
+    """Each file, the processor time of its parse in s, and the heavy modules that it imports."""
     done = subprocess.run(
         [sys.executable, "-c", PARSE, *files], capture_output=True, text=True, cwd=airflowhome.ROOT, check=True
     )
-    own, *lines = done.stdout.splitlines()
-    measured = [line.split() for line in lines]
-    assert [file for file, *_ in measured] == files
-    for file, spent, *heavy in measured:
-        assert float(spent) < float(own), f"{file}: {spent} s of processor time, Airflow's import {own} s"
-        assert heavy == [], f"{file} imports {heavy}"
+    return [line.split() for line in done.stdout.splitlines()]
 
 
 def test_a_configuration_with_faults_is_named_in_the_import_error(

@@ -39,8 +39,8 @@ READ_BACK = set(LINKS[2])
 ONCE, ALWAYS = 7, 20
 """Of each so many files one whose first copy, or of which every copy, is damaged at the destination."""
 UNDONE = {TransferState.RETRY_WAIT.value, TransferState.FAILED.value}
-DISTURBED = 0.05
-"""Share of the files of which XRootD may fail an attempt by itself: beside other work it replies 500 now and then."""
+OF_THE_STORAGE = (TransferFailureClass.CONNECTION.value, TransferFailureClass.TIMEOUT.value)
+"""Classes of the attempts that XRootD fails by itself on a busy machine: it replies 500, or its copy stands."""
 ATTEMPTS = RETRY_RULES[TransferFailureClass.DESTINATION_CHECKSUM].retries + 1
 
 
@@ -182,12 +182,18 @@ def test_sources_are_removed_only_where_the_copy_is_whole(storages: TwoStorages,
         # each damage was noticed, and nothing else was taken for one
         assert damaged[row.id] == sum("checksum mismatch" in reason for reason in ends), moves
         assert copies_made >= damaged[row.id] + (name not in damages.always), moves
-        if len(ends) > damaged[row.id]:
+        own = sum(reason.startswith(OF_THE_STORAGE) for reason in ends)
+        if len(ends) > damaged[row.id] + own:
             disturbed += 1
             continue
-        assert damaged[row.id] == (ATTEMPTS if name in damages.always else name in damages.once), moves
-        assert copies_made == damaged[row.id] + (name not in damages.always), moves
-    assert disturbed <= files * DISTURBED
+        if name in damages.always:
+            # the retries of all classes are counted together
+            assert ATTEMPTS - own <= damaged[row.id] <= ATTEMPTS <= len(ends), moves
+        else:
+            assert damaged[row.id] == (name in damages.once), moves
+        # an attempt may fail after its copy was made
+        assert copies_made - damaged[row.id] - (name not in damages.always) <= own, moves
+    assert disturbed <= files / 100
     assert pulled == {}
     census = take_census(open_stageout(site, "census"), now=lambda: ended + timedelta(days=1))
     assert census.findings == ()
