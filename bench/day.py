@@ -175,10 +175,12 @@ class Processors:
         while ours:
             current, name = ours.pop()
             try:
+                key = (current.pid, current.create_time())
                 if not name.startswith("task ") and (task := _task(current)):
                     name = f"task {task}"
+                elif key in self._of and self._of[key][0].startswith("task "):
+                    name = self._of[key][0]  # a process that ends loses its title before it is gone
                 times = current.cpu_times()
-                key = (current.pid, current.create_time())
             except psutil.Error:
                 continue
             used = times.user + times.system
