@@ -28,7 +28,7 @@ import sysconfig
 import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -157,21 +157,23 @@ class Processors:
             self._look()
 
     def _look(self, *, first: bool = False) -> None:
+        children: dict[int, list[psutil.Process]] = {}
+        for process in psutil.process_iter():
+            try:
+                children.setdefault(process.ppid(), []).append(process)
+            except psutil.Error:
+                continue
         for pid, name in self._programs.items():
             try:
-                self._note(psutil.Process(pid), name, first)
+                self._note(psutil.Process(pid), name, children, first)
             except psutil.Error:
                 continue
 
-    def _note(self, process: psutil.Process, name: str, first: bool) -> None:
+    def _note(
+        self, process: psutil.Process, name: str, children: Mapping[int, Sequence[psutil.Process]], first: bool
+    ) -> None:
         """Note what a process and all that it started have used."""
         ours = [(process, name)]
-        children: dict[int, list[psutil.Process]] = {}
-        for child in process.children(recursive=True):
-            try:
-                children.setdefault(child.ppid(), []).append(child)
-            except psutil.Error:
-                continue
         while ours:
             current, name = ours.pop()
             try:
