@@ -83,6 +83,8 @@ def pack(path: Path, most_bytes: int, *, changed: bool = False) -> Build:
 
 def _files(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()):
+        if entry.name == "__pycache__":
+            continue  # what was compiled depends on the programs that ran here before
         if entry.is_dir() and not entry.is_symlink():
             yield from _files(entry)
         elif entry.is_file() and not entry.is_symlink():
