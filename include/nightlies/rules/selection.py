@@ -198,9 +198,10 @@ def without_wrong_time(index: BuildIndex, now: datetime) -> tuple[BuildIndex, st
 
 T = TypeVar("T")
 
-AT_LEAST = 16
-"""Up to so many artifacts, each is a batch of its own. Batches of a larger run: as many as may be under way at once on
-a machine or two."""
+ALONE = 16
+"""Up to so many artifacts, each is a batch of its own; and a larger run has no more batches for the sake of cores."""
+PER_CORE = 3
+"""Batches of a larger run a core: while one publishes, the next prepares, and a late one holds up little."""
 TASKS_S = 4.0
 """Cost of the two tasks of a batch beside their work: scheduling, a process each, connections."""
 SHARE = 0.1
@@ -215,17 +216,22 @@ def work_s(size: int | None) -> float:
     return ARTIFACT_S + (size or 0) / BYTES_PER_S
 
 
-def batch_count(sizes: Sequence[int | None], limit: int) -> int:
-    """Into how many batches, `limit` at most, artifacts of these sizes (bytes; None: not known) are dealt."""
-    wanted = math.ceil(sum(map(work_s, sizes)) * SHARE / TASKS_S)
-    return min(len(sizes), limit, max(AT_LEAST, wanted))
+def batch_count(sizes: Sequence[int | None], limit: int, cores: int) -> int:
+    """Count the batches, `limit` at most, for artifacts of these sizes (bytes; None: not known) on so many cores."""
+    if len(sizes) <= ALONE:
+        return min(len(sizes), limit)
+    of_the_work = math.ceil(sum(map(work_s, sizes)) * SHARE / TASKS_S)
+    return min(len(sizes), limit, max(of_the_work, min(ALONE, PER_CORE * cores)))
 
 
-def dealt(items: Sequence[T], sizes: Sequence[int | None], limit: int) -> tuple[tuple[T, ...], ...]:
-    """The items in batches of about the same work, in their order; none is empty."""
+def dealt(items: Sequence[T], sizes: Sequence[int | None], limit: int, cores: int) -> tuple[tuple[T, ...], ...]:
+    """Deal the items, in their order, into batches of about the same work; no batch is empty.
+
+    `limit`: of batches; `cores`: of the machine that plans, which count for a run of more than `ALONE` items.
+    """
     if limit < 1:
         raise ValueError(f"the limit of batches is {limit}; it must be at least 1")
-    count = batch_count(sizes, limit)
+    count = batch_count(sizes, limit, cores)
     if not count:
         return ()
     done = list(accumulate(map(work_s, sizes)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -238,7 +239,8 @@ def held_already(
 
 def cut(batch: Batch, items: Sequence[Item], limit: int) -> tuple[Batch, ...]:
     """The batch in at most `limit` pieces of about the same work, in order; a small build has one for each item."""
-    return tuple(replace(batch, items=piece) for piece in dealt(items, [item.size for item in items], limit))
+    pieces = dealt(items, [item.size for item in items], limit, os.cpu_count() or 1)
+    return tuple(replace(batch, items=piece) for piece in pieces)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from include.nightlies.errors import DependencyCycle, NightlyError, UnknownChoice
 from include.nightlies.rules.build import build_directory, check_name, destination, overlapping
 from include.nightlies.rules.index import Artifact
-from include.nightlies.rules.selection import AT_LEAST, SHARE, TASKS_S, dealt, in_order, select, work_s
+from include.nightlies.rules.selection import ALONE, PER_CORE, SHARE, TASKS_S, dealt, in_order, select, work_s
 from include.nightlies.steps.plan import MAX_MAPPED
 from include.settings.model import Slot
 from tests.fakes.airflowhome import ROOT
@@ -95,17 +95,23 @@ def test_destinations_inside_one_another_are_found():
     assert set(found) == {("/a/b", "/a/b/c"), ("/a/b", "/a/b/c/d"), ("/a/b/c", "/a/b/c/d"), ("/d", "/d")}
 
 
-def test_a_few_artifacts_are_a_batch_each_and_many_small_ones_make_few_batches() -> None:
-    assert dealt(range(AT_LEAST), [10_000_000] * AT_LEAST, MAX_MAPPED) == tuple((one,) for one in range(AT_LEAST))
-    for count in (AT_LEAST + 1, 48, 1500):
-        batches = dealt(range(count), [1000] * count, MAX_MAPPED)
-        assert len(batches) == AT_LEAST
-        assert max(map(len, batches)) <= count // AT_LEAST + 2
+@pytest.mark.parametrize("cores", [1, 2, 4, 6, 64])
+def test_a_few_artifacts_are_a_batch_each_and_many_small_ones_make_few_batches(cores: int) -> None:
+    assert dealt(range(ALONE), [10_000_000] * ALONE, MAX_MAPPED, cores) == tuple((one,) for one in range(ALONE))
+    least = min(ALONE, PER_CORE * cores)
+    for count in (ALONE + 1, 48, 1500):
+        batches = dealt(range(count), [1000] * count, MAX_MAPPED, cores)
+        # 1,500 artifacts of any size are work for six batches
+        assert len(batches) == max(least, 6 if count == 1500 else 0)
+        assert max(map(len, batches)) <= count // len(batches) + 2
     assert max(map(len, batches)) - min(map(len, batches)) <= 1
-    with_large = next(batch for batch in dealt(range(101), [1000] * 50 + [5 * 10**10] + [1000] * 50, 9) if 50 in batch)
-    assert with_large[-1] == 50, "a large one is not put together with many small ones"
+
+
+def test_a_large_artifact_is_not_put_together_with_many_small_ones() -> None:
+    batches = dealt(range(101), [1000] * 50 + [5 * 10**10] + [1000] * 50, 9, 4)
+    assert next(batch for batch in batches if 50 in batch)[-1] == 50
     with refused(ValueError):
-        dealt([1], [1], 0)
+        dealt([1], [1], 0, 4)
 
 
 def test_a_long_night_has_no_more_batches_than_airflow_maps_over_and_starts_them_in_a_small_share_of_it() -> None:
@@ -113,14 +119,16 @@ def test_a_long_night_has_no_more_batches_than_airflow_maps_over_and_starts_them
     airflow.read(ROOT / "airflow.cfg")
     for count in (500, 5000):
         sizes = [200_000_000] * count
-        batches = len(dealt(sizes, sizes, MAX_MAPPED))
+        batches = len(dealt(sizes, sizes, MAX_MAPPED, cores=64))
         assert batches <= airflow.getint("core", "max_map_length")
         assert batches * TASKS_S <= SHARE * sum(map(work_s, sizes)) + TASKS_S
 
 
-@given(st.lists(st.one_of(st.none(), st.integers(0, 1 << 40)), max_size=400), st.integers(1, 200))
-def test_every_item_is_in_one_batch_in_order_and_no_batch_is_empty(sizes: list[int | None], limit: int) -> None:
-    batches = dealt(range(len(sizes)), sizes, limit)
+@given(st.lists(st.one_of(st.none(), st.integers(0, 1 << 40)), max_size=400), st.integers(1, 200), st.integers(1, 64))
+def test_every_item_is_in_one_batch_in_order_and_no_batch_is_empty(
+    sizes: list[int | None], limit: int, cores: int
+) -> None:
+    batches = dealt(range(len(sizes)), sizes, limit, cores)
     assert [one for batch in batches for one in batch] == list(range(len(sizes)))
     assert all(batches)
     assert len(batches) <= limit

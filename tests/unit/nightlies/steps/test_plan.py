@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
+import pytest
+
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import BuildIndex, RejectedArtifact
 from include.nightlies.rules.publication import State
@@ -18,12 +20,16 @@ from tests.fakes.plainsite import slot
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def test_batches_keep_the_order_and_are_no_more_than_allowed() -> None:
+@pytest.mark.parametrize(("cores", "count", "first"), [(2, 6, "P0/x and 74 more"), (64, 16, "P0/x and 28 more")])
+def test_batches_keep_the_order_and_go_by_the_cores_of_the_machine(
+    cores: int, count: int, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
     items = [Item(f"P{number}/x", f"/{number}", "s3://b/x") for number in range(450)]
     batches = cut(Batch("run", "r.example.org", ()), items, 200)
-    assert len(batches) == 16
+    assert len(batches) == count
     assert [item for batch in batches for item in batch.items] == items
-    assert batches[0].name == "P0/x and 28 more"
+    assert batches[0].name == first
 
 
 def test_slot_and_build_directories_get_catalogs_of_their_own() -> None:
