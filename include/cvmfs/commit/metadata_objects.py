@@ -19,7 +19,7 @@ from include.cvmfs.errors import FormatError, HeadDamaged, ObjectDamaged, Object
 from include.cvmfs.format.database import History, Reflog
 from include.cvmfs.format.hashes import HISTORY, ObjectHash, hash_bytes
 from include.cvmfs.format.manifest import Manifest, alternative_key
-from include.cvmfs.format.objects import compress, load
+from include.cvmfs.format.objects import compress, compress_database, load
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
 
@@ -188,7 +188,7 @@ def store_compressed(store: Store, data: bytes, like: ObjectHash, suffix: str, *
 
     Sent unless it is there in its full size; ``again``: in any case.
     """
-    packed = compress(data)
+    packed = compress_database(data) if suffix == HISTORY else compress(data)
     name = hash_bytes(packed, like.algorithm, suffix)
     stored = None if again else store.head(name.key)
     if stored is None or stored.size != len(packed):

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from include.cvmfs.errors import FormatError, RepositoryError, TagError
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, SHA1, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.objects import compress
+from include.cvmfs.format.objects import compress_database
 
 _MAGIC = b"SQLite format 3\0"
 _JOURNAL_VERSIONS = slice(18, 20)
@@ -454,7 +454,7 @@ class History(Database):
         """The history as an object: its hash and stored bytes. Raises RepositoryError without a tag."""
         if not len(self):
             raise RepositoryError(self.fqrn, "a history without a tag is not published; add a tag or leave it out")
-        data = compress(self.to_bytes())
+        data = compress_database(self.to_bytes())
         return hash_bytes(data, algorithm, HISTORY), data
 
     def _insert(self, tag: Tag) -> None:

@@ -18,6 +18,18 @@ from include.storage.errors import NotFound
 from include.storage.store import Store
 
 
+def _inflating() -> Any:
+    try:
+        from zlib_ng import zlib_ng
+    except ImportError:
+        return zlib
+    return zlib_ng
+
+
+inflating = _inflating()
+"""The library that unpacks; zlib-ng takes a fifth of zlib's time for a catalog."""
+
+
 class Compression(Enum):
     """The value is that of bits 11-13 of a catalog row's flags."""
 
@@ -62,6 +74,19 @@ def compress(data: bytes, how: Compressor = Compressor.STOCK) -> bytes:
     return _compressing(how)(data)
 
 
+def compress_database(data: bytes) -> bytes:
+    """Make the stored bytes of a catalog or a history: by zlib-ng where it is installed, in half the time of zlib.
+
+    No stock publisher makes the same database, so there is none to share the object with.
+    """
+    return compress(data, _of_databases())
+
+
+@cache
+def _of_databases() -> Compressor:
+    return Compressor.BALANCED if Compressor.BALANCED.is_there else Compressor.STOCK
+
+
 @cache
 def _compressing(how: Compressor) -> Callable[[bytes], bytes]:
     # the libraries are needed by publishers only, and there is not one for every machine
@@ -85,10 +110,10 @@ def decompress(data: bytes, how: Compression = Compression.ZLIB, *, limit: int |
         if limit is not None and len(data) > limit:
             raise FormatError("object", f"{len(data)} bytes where {limit} are allowed")
         return data
-    stream = zlib.decompressobj()
+    stream = inflating.decompressobj()
     try:
-        out = stream.decompress(data, 0 if limit is None else limit + 1)
-    except zlib.error as fault:
+        out: bytes = stream.decompress(data, 0 if limit is None else limit + 1)
+    except inflating.error as fault:
         raise FormatError("zlib stream", str(fault)) from fault
     if limit is not None and len(out) > limit:
         raise FormatError("zlib stream", f"holds more than the {limit} bytes that are allowed")
@@ -136,7 +161,7 @@ def stream(store: Store, name: ObjectHash, how: Compression, *, size: int, block
                 held = piece
     except NotFound:
         raise ObjectMissing(name.key) from None
-    except zlib.error as fault:
+    except inflating.error as fault:
         raise ObjectDamaged(name.key, f"its content cannot be read ({fault})") from fault
     if digest.finish() != name.digest:
         raise ObjectDamaged(name.key)
@@ -166,7 +191,7 @@ _NAMES = {Algorithm.SHA1: "sha1", Algorithm.RMD160: "ripemd160", Algorithm.SHAKE
 
 class _Unpacker:
     def __init__(self, how: Compression) -> None:
-        self._state = None if how is Compression.NONE else zlib.decompressobj()
+        self._state = None if how is Compression.NONE else inflating.decompressobj()
 
     @property
     def complete(self) -> bool:

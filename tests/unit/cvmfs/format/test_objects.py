@@ -6,6 +6,7 @@ import random
 import sys
 import zlib
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 from hypothesis import given, strategies as st
@@ -14,7 +15,7 @@ from include.cvmfs.errors import FormatError, LibraryMissing, ObjectDamaged, Obj
 from include.cvmfs.format import catalogs, objects
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.objects import Compression, Compressor, compress, decompress, load, stream
+from include.cvmfs.format.objects import Compression, Compressor, compress, compress_database, decompress, load, stream
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 
@@ -92,6 +93,15 @@ def test_a_library_that_is_missing_is_named_with_what_needs_none(monkeypatch: py
     assert Compressor.STOCK.is_there
 
 
+def test_a_database_is_a_zlib_stream_also_where_the_faster_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"SQLite format 3" + bytes(range(256)) * 99
+    assert zlib.decompress(compress_database(content)) == content
+    monkeypatch.setitem(sys.modules, "zlib_ng", None)
+    monkeypatch.setattr(objects, "_compressing", objects._compressing.__wrapped__)
+    monkeypatch.setattr(objects, "_of_databases", objects._of_databases.__wrapped__)
+    assert compress_database(content) == compress(content)
+
+
 @given(st.binary(min_size=1, max_size=500), st.sampled_from(Compressor), st.data())
 def test_more_than_the_limit_does_not_come_out(content: bytes, how: Compressor, data: st.DataObject) -> None:
     limit = data.draw(st.integers(min_value=0, max_value=len(content) - 1))
@@ -111,8 +121,10 @@ def test_a_damaged_stream_is_an_error_or_the_same_content(content: bytes, data: 
     assert found == content  # a bit that a reader may ignore, as the level in the header
 
 
+@pytest.mark.parametrize("library", [objects.inflating, zlib])
 @pytest.mark.parametrize("stored", [compress(b"hello\n")[:-1], compress(b"hello\n") + b"x", b"hello\n", b""])
-def test_what_is_damaged_is_refused(stored: bytes) -> None:
+def test_what_is_damaged_is_refused(stored: bytes, library: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "inflating", library)
     with refused(FormatError, what="zlib stream"):
         decompress(stored)
 
