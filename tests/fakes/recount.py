@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 
@@ -30,7 +31,9 @@ def read_back(store: Store, reference: NestedRef) -> tuple[dict[str, Found], Sta
 
 
 def _catalog(store: Store, reference: NestedRef, outside: Dirent | None, found: dict[str, Found]) -> Statistics:
-    catalog = Catalog.unpack(store.get(reference.hash.key), reference.hash)
+    stored = store.get(reference.hash.key)
+    assert hash_bytes(stored, reference.hash.algorithm).digest == reference.hash.digest
+    catalog = Catalog.load(zlib.decompress(stored), reference.hash)
     assert catalog.path == reference.path
     assert len(catalog.to_bytes()) == reference.size
     root = catalog.root_entry
@@ -68,7 +71,7 @@ def _catalog(store: Store, reference: NestedRef, outside: Dirent | None, found: 
             elif entry.is_regular:
                 assert entry.linkcount == (groups[entry.hardlink_group] or 1)
             found[path] = Found(entry, _content(store, entry, chunks), chunks, reference.path)
-    assert rows == catalog.row_count()
+    assert catalog._all("SELECT count(*) FROM catalog") == [(rows,)]
     assert catalog.statistics == Statistics(own, below)
     assert len(counter_names(catalog)) == 24
     return catalog.statistics

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from include.cvmfs.errors import CatalogError, FormatError, ObjectDamaged
+from include.cvmfs.errors import CatalogError, FormatError
 from include.cvmfs.format.dirent import Chunk, Dirent, algorithm_of, digest_of
 from include.cvmfs.format.hashes import CATALOG, PARTIAL, Algorithm, ObjectHash, hash_bytes, path_hash
-from include.cvmfs.format.layout import MTIME_NS, CatalogContents, Layout, Tables, shape_of
-from include.cvmfs.format.objects import Compression, compress, decompress
+from include.cvmfs.format.layout import KEY, MTIME_NS, CatalogContents, Layout, Tables, shape_of
+from include.cvmfs.format.objects import Compression, compress_database
 from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.format.schema import (
     NAMES,
@@ -24,6 +24,7 @@ from include.cvmfs.format.schema import (
     Statistics,
     count,
     empty_image,
+    is_upgraded,
     open_image,
     read_properties,
     read_schema,
@@ -69,7 +70,7 @@ class PackedCatalog:
 
     @classmethod
     def of(cls, database: bytes, algorithm: Algorithm = Algorithm.SHA1) -> PackedCatalog:
-        data = compress(database)
+        data = compress_database(database)
         return cls(hash_bytes(data, algorithm, CATALOG), data, len(database))
 
 
@@ -81,6 +82,7 @@ class Catalog(CatalogFile):
     ) -> None:
         super().__init__(connection, path, name)
         self._writable = False
+        self._contents: CatalogContents | None = None
         self._uncounted: tuple[str, ...] = ()
         self._counters: Statistics | None = None
         self._shape = self._guarded(lambda: shape_of(self._db, tables))
@@ -91,6 +93,7 @@ class Catalog(CatalogFile):
     def create(cls, path: str, root_entry: Dirent, layout: Layout = Layout.PLAIN) -> Catalog:
         """A new catalog with the entry of its own root directory; nested ones get ``root_prefix``."""
         catalog = cls(open_image(empty_image(layout)), path)
+        catalog._writable = True
         catalog.statistics  # noqa: B018
         if path:
             catalog.set_property("root_prefix", path)
@@ -118,13 +121,6 @@ class Catalog(CatalogFile):
         catalog = cls(connection, path, name, tables)
         catalog.size = len(database)
         return catalog
-
-    @classmethod
-    def unpack(cls, data: bytes, expected: ObjectHash) -> Catalog:
-        """Open a stored object that must have the hash in its name. Raises ObjectDamaged, FormatError, CatalogError."""
-        if hash_bytes(data, expected.algorithm).digest != expected.digest:
-            raise ObjectDamaged(expected.key)
-        return cls.load(decompress(data), expected)
 
     def pack(self, algorithm: Algorithm = Algorithm.SHA1) -> PackedCatalog:
         """Write the statistics down and return the catalog as an object; equal steps give equal bytes."""
@@ -198,6 +194,9 @@ class Catalog(CatalogFile):
         self._uncounted = ()
 
     def lookup(self, path: str) -> Dirent | None:
+        if self._contents is not None:
+            row = self._contents.by_key.get(path_hash(path))
+            return None if row is None else self.entry(path, row[len(KEY) :])
         sql = f"SELECT {self._shape.select} FROM catalog WHERE md5path_1=? AND md5path_2=?"
         row = self._one(sql, *path_hash(path))
         return None if row is None else self.entry(path, row)
@@ -222,20 +221,22 @@ class Catalog(CatalogFile):
         return self._all(sql, *path_hash(path))
 
     def contents(self) -> CatalogContents:
-        """All that is in it, for catalogs of few entries."""
+        """All that is in it, for catalogs of few entries; what is asked later is found in it, until it is changed."""
+        if self._contents is not None:
+            return self._contents
         shape = self._shape
         references = f"SELECT 1, path, sha1, {shape.nested_size} FROM nested_catalogs"
         if shape.has_binds:
             references += " UNION ALL SELECT 2, path, sha1, size FROM bind_mountpoints"
-        return CatalogContents(
+        contents = CatalogContents(
             shape,
             frozenset(self._all(f"SELECT md5path_1, md5path_2, parent_1, parent_2, {shape.select} FROM catalog")),
             frozenset(self._all(references)),
             frozenset(self._all("SELECT md5path_1, md5path_2, offset, size, hash FROM chunks")),
         )
-
-    def row_count(self) -> int:
-        return int((self._one("SELECT count(*) FROM catalog") or (0,))[0])
+        if not self._writable:
+            self._contents = contents
+        return contents
 
     def chunks(self, path: str, entry: Dirent) -> tuple[Chunk, ...]:
         sql = "SELECT offset, size, hash FROM chunks WHERE md5path_1=? AND md5path_2=? ORDER BY offset, size"
@@ -251,8 +252,11 @@ class Catalog(CatalogFile):
         return nested
 
     def nested_at(self, path: str) -> NestedRef | None:
-        sql = f"SELECT path, sha1, {self._shape.nested_size} FROM nested_catalogs WHERE path = {_TEXT}"
-        rows = self._references(sql, path)
+        if self._contents is not None:
+            rows = self._referred(filter(None, [self._contents.nested.get(path)]))
+        else:
+            sql = f"SELECT path, sha1, {self._shape.nested_size} FROM nested_catalogs WHERE path = {_TEXT}"
+            rows = self._references(sql, path)
         return rows[0] if rows else None
 
     def binds(self) -> list[NestedRef]:
@@ -428,15 +432,17 @@ class Catalog(CatalogFile):
         if self._writable:
             return
         self.statistics  # noqa: B018 - before a row is changed: counters that the file lacks are counted
+        properties = {"schema_revision": self.get_property("schema_revision")}
         try:
-            fault = revision_fault({"schema_revision": self.get_property("schema_revision")})
+            fault = revision_fault(properties)
         except (ValueError, OverflowError) as error:
             raise self.damaged(self.path, error) from error
         if fault is not None:
             raise CatalogError(self.path, f"the catalog {fault}")
-        self._guarded(lambda: upgrade(self._db))
-        self._shape = self._guarded(lambda: shape_of(self._db))
-        self._writable = True
+        if not (self._shape.is_complete and is_upgraded(properties)):
+            self._guarded(lambda: upgrade(self._db))
+            self._shape = self._guarded(lambda: shape_of(self._db))
+        self._writable, self._contents = True, None
 
     def convert(self, layout: Layout) -> int:
         """Give it another layout; how many entries lose their nanoseconds, since there is no column for them."""
@@ -479,7 +485,9 @@ class Catalog(CatalogFile):
         self._counters = Statistics(own, Counts(**{n: values.get(f"subtree_{n}", 0) for n in NAMES}))
 
     def _references(self, sql: str, *values: object) -> list[NestedRef]:
-        rows = self._all(sql, *values)
+        return self._referred(self._all(sql, *values))
+
+    def _referred(self, rows: Iterable[tuple[Any, ...]]) -> list[NestedRef]:
         return self._guarded(
             lambda: [NestedRef(str(p), ObjectHash.parse(str(h), suffix=CATALOG), int(s or 0)) for p, h, s in rows]
         )

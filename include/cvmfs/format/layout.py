@@ -81,6 +81,7 @@ KEY = ("md5path_1", "md5path_2", "parent_1", "parent_2")
 MTIME_NS = "mtimens"
 XATTR = "xattr"
 _PLAIN = (*KEY, *(name for name in COLUMNS if name != MTIME_NS))
+_NESTED = 1  # kind of a reference
 OF_SEVERAL_FORMS = ("catalog", "nested_catalogs", "bind_mountpoints")
 _TABLES = f"SELECT name, sql FROM sqlite_schema WHERE name IN {OF_SEVERAL_FORMS}"  # noqa: S608
 Tables = tuple[tuple[str, str], ...]
@@ -123,7 +124,10 @@ _COLUMNS = {Layout.PLAIN: _PLAIN, Layout.MTIME_NS: (*KEY, *COLUMNS), Layout.MTIM
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Form of one catalog, for SQL. Rows that are written have all of :data:`COLUMNS`; those absent are left."""
+    """Form of one catalog, for SQL. Rows that are written have all of :data:`COLUMNS`; those absent are left.
+
+    ``is_complete``: it has the columns and tables that came with older revisions of the schema.
+    """
 
     layout: Layout | None
     select: str
@@ -131,6 +135,7 @@ class Shape:
     update: str
     nested_size: str
     has_binds: bool
+    is_complete: bool
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,11 @@ class CatalogContents:
         """The rows of entries by their path hash."""
         return {row[:2]: row for row in self.rows}
 
+    @cached_property
+    def nested(self) -> Mapping[object, tuple[Any, ...]]:
+        """The references to nested catalogs by their paths."""
+        return {row[1]: row[1:] for row in self.references if row[0] == _NESTED}
+
 
 _KNOWN: dict[Tables, Shape] = {}  # of few kinds
 
@@ -162,6 +172,8 @@ def shape_of(connection: sqlite3.Connection, tables: Tables | None = None) -> Sh
     key = tuple(connection.execute(_TABLES).fetchall()) if tables is None else tables
     if (shape := _KNOWN.get(key)) is None:
         present = columns_of(connection, "catalog")
+        has_sizes = "size" in columns_of(connection, "nested_catalogs")
+        has_binds = bool(columns_of(connection, "bind_mountpoints"))
         names = (*KEY, *COLUMNS)
         written = [(number, name) for number, name in enumerate(names, 1) if name in present]
         shape = Shape(
@@ -175,8 +187,9 @@ def shape_of(connection: sqlite3.Connection, tables: Tables | None = None) -> Sh
                 f"UPDATE catalog SET {', '.join(f'{n}={_place(i, n)}' for i, n in written if n not in KEY)}"  # noqa: S608
                 " WHERE md5path_1=?1 AND md5path_2=?2"
             ),
-            nested_size="size" if "size" in columns_of(connection, "nested_catalogs") else "0",
-            has_binds=bool(columns_of(connection, "bind_mountpoints")),
+            nested_size="size" if has_sizes else "0",
+            has_binds=has_binds,
+            is_complete=has_sizes and has_binds and XATTR in present,
         )
         if len(_KNOWN) > _SHAPES:
             _KNOWN.clear()

@@ -239,6 +239,11 @@ def revision_fault(properties: Mapping[str, object]) -> str | None:
     return f"{what}, which would lose what is new in it; use a newer version of this program"
 
 
+def is_upgraded(properties: Mapping[str, object]) -> bool:
+    """Tell whether a catalog states the revision that :func:`upgrade` gives it, or a newer one. Raises ValueError."""
+    return int(float(str(properties.get("schema_revision") or 0))) >= _UPGRADED_TO
+
+
 def upgrade(connection: sqlite3.Connection) -> None:
     """Bring a catalog of a revision before 6 up to that one, but for its counters (:func:`count`).
 
@@ -250,8 +255,7 @@ def upgrade(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE nested_catalogs ADD COLUMN size INTEGER DEFAULT 0")
     connection.execute(_BIND_TABLE)
     connection.execute(_STATISTICS_TABLE)
-    row = connection.execute("SELECT value FROM properties WHERE key = 'schema_revision'").fetchone()
-    if int(float(row[0] if row and row[0] is not None else 0)) < _UPGRADED_TO:
+    if not is_upgraded(read_properties(connection)):
         connection.execute("INSERT OR REPLACE INTO properties VALUES ('schema_revision', ?)", (str(_UPGRADED_TO),))
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from include.cvmfs.errors import SourceError
-from include.cvmfs.format.catalog import Catalog
+from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.objects import Compressor
 from include.cvmfs.format.schema import Counts
@@ -76,7 +76,7 @@ def test_a_nested_catalog_has_the_newest_time_of_what_is_below_it() -> None:
         a_file("z", b"2", mtime=40),
     ]
     changeset, _, store = publish(members)
-    root = Catalog.unpack(store.objects[changeset.root.key], changeset.root)
+    root = CatalogCache(store).open(changeset.root)
     assert (root.last_modified, root.revision, root.previous_revision) == (50, 1, None)
 
 
