@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 from include.storage.errors import BadKey, StoreError
 from include.storage.kinds import StoreKind, Traits
@@ -20,6 +22,22 @@ class Version:
     """Identifies one content of one object. Compare it, hand it back to ``replace``, never take it apart."""
 
     etag: str
+
+
+class ContentVersion(Version):
+    """Version by the bytes, which are hashed when it is first compared with another: a reflog has megabytes.
+
+    For stores without versions of their own: inode numbers come back, and clocks tick slower than writers write.
+    """
+
+    data: bytes
+
+    def __init__(self, data: bytes) -> None:
+        object.__setattr__(self, "data", data)
+
+    @cached_property
+    def etag(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ revision or the new one. A reflog that is ahead of the manifest, left by such a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -389,11 +390,13 @@ def _write_reflog(
     for root in superseded:
         reflog.add(root, RefType.CATALOG, now)
     ahead = reflog.to_bytes()
-    try:
-        version = store.replace(REFLOG_KEY, ahead, expected=stored.version)
-    except Conflict:
-        raise ManifestConflict(draft.fqrn, "another writer is replacing the reflog; read it again") from None
-    return _WrittenReflog(StoredReflog(reflog, ahead, version, hash_bytes(ahead, draft.root.algorithm)), stored.data)
+    with ThreadPoolExecutor(1, thread_name_prefix="reflog-hash") as pool:  # it has megabytes
+        digest = pool.submit(hash_bytes, ahead, draft.root.algorithm)
+        try:
+            version = store.replace(REFLOG_KEY, ahead, expected=stored.version)
+        except Conflict:
+            raise ManifestConflict(draft.fqrn, "another writer is replacing the reflog; read it again") from None
+        return _WrittenReflog(StoredReflog(reflog, ahead, version, digest.result()), stored.data)
 
 
 def named_by(manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:

@@ -111,9 +111,10 @@ def test_a_replacement_through_a_child_excludes_one_through_its_parent(file_stor
 def test_a_replacement_is_judged_by_the_bytes_that_are_there_not_by_those_last_written(file_store: FileStore) -> None:
     first = file_store.replace("a", b"1", expected=None)
     second = file_store.replace("a", b"2", expected=first)
-    (file_store.root / "a").write_bytes(b"3")
-    with refused(Conflict, key="a"):
-        file_store.replace("a", b"4", expected=second)
+    for other in (b"3", b"", b"2 and more"):
+        (file_store.root / "a").write_bytes(other)
+        with refused(Conflict, key="a"):
+            file_store.replace("a", b"4", expected=second)
     (file_store.root / "a").write_bytes(b"1")
     assert file_store.replace("a", b"2", expected=first) == second
 
