@@ -12,7 +12,14 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError, ReadTimeoutError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NameResolutionError,
+    NewConnectionError,
+    ReadTimeoutError,
+    SSLError,
+)
 
 T = TypeVar("T")
 
@@ -75,16 +82,16 @@ def failure_of(error: requests.RequestException | HTTPError) -> CallFailure:
     """The failure without the library's message, which has the URL."""
     if isinstance(error, requests.ReadTimeout | ReadTimeoutError):
         return CallFailure(True, "no reply in time")
-    if isinstance(error, requests.ConnectTimeout):
-        return CallFailure(False, "no connection in time")
-    cause = error.args[0] if error.args else None
+    cause = error if isinstance(error, HTTPError) else error.args[0] if error.args else None
     reason = getattr(cause, "reason", cause)
-    if isinstance(error, requests.exceptions.SSLError):
+    if isinstance(error, requests.exceptions.SSLError | SSLError):
         # the other errors of TLS can also end a connection on which a request was sent
         distrusted = any(isinstance(part, ssl.SSLCertVerificationError) for part in getattr(reason, "args", ()))
         return CallFailure(not distrusted, "TLS failed", tls=True)
-    if isinstance(reason, NewConnectionError | NameResolutionError | ConnectTimeoutError):
+    if isinstance(reason, NewConnectionError | NameResolutionError):
         return CallFailure(False, "cannot connect")
+    if isinstance(reason, ConnectTimeoutError) or isinstance(error, requests.ConnectTimeout):
+        return CallFailure(False, "no connection in time")
     return CallFailure(True, f"the connection ended before the reply ({type(error).__name__})")
 
 

@@ -17,8 +17,6 @@ from functools import partial
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, NoReturn
 
-import requests
-
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.gateway import protocol
 from include.gateway.client.leases import Holdings, Keeper, Lease, LeaseEvent, LeaseInfo, RepositoryInfo
@@ -93,7 +91,6 @@ class GatewayClient(Administration):
         commit_margin_s: float = COMMIT_MARGIN_S,
         retries: int = 3,
         authorities: str | None = None,
-        session: requests.Session | None = None,
     ) -> None:
         self.key_id = key_id
         self._commit_timeout_s = max(timeout_s, commit_timeout_s)
@@ -112,7 +109,6 @@ class GatewayClient(Administration):
             timeout_s=timeout_s,
             retries=retries,
             authorities=authorities,
-            session=session,
         )
         self._verdict = ReplyVerdict(self._transport.url, key_id)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
+import random
 import sys
 import time
 from contextvars import ContextVar
@@ -119,7 +119,7 @@ class Tracing:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        trace = secrets.token_hex(8)
+        trace = f"{random.getrandbits(64):016x}"
         TRACE.set(trace)
         began = time.perf_counter()
         status = 0

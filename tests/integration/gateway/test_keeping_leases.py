@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import requests
+import urllib3
 
 from include.gateway import errors
 from include.gateway.client import leases
@@ -272,27 +272,24 @@ def test_our_service_gives_each_lease_its_fence_and_tells_those_who_wait_their_p
     assert audit.lines[0].fields["epoch"] == lease.epoch  # type: ignore[attr-defined]
 
 
-class Signing(requests.Session):
-    """Notes which calls on a lease carry a signature of their body."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.signed: dict[str, bool] = {}
-
-    def request(self, method: Any, url: Any, **settings: Any) -> requests.Response:  # type: ignore[override]
-        if "/leases/" in url:
-            self.signed[method] = "X-Nightshift-Body-Signature" in settings["headers"]
-        return super().request(method, url, **settings)
-
-
 def test_bodies_are_signed_for_a_gateway_that_offers_it_and_for_no_other(
-    gateway: RunningGateway, start_stock: Callable[..., tuple[StockGateway, GatewayClient]]
+    gateway: RunningGateway,
+    start_stock: Callable[..., tuple[StockGateway, GatewayClient]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    signed: dict[str, bool] = {}
+    request = urllib3.PoolManager.request
+
+    def noted(pool: urllib3.PoolManager, method: str, url: str, **settings: Any) -> urllib3.BaseHTTPResponse:
+        if "/leases/" in url:
+            signed[method] = "X-Nightshift-Body-Signature" in settings["headers"]
+        return request(pool, method, url, **settings)
+
+    monkeypatch.setattr(urllib3.PoolManager, "request", noted)
     stock, _ = start_stock(renews=True)
     for url, key, offers in ((gateway.url, ("rootkey", "root-secret"), True), (stock.url, ("k", "s3cr3t"), False)):
-        session = Signing()
-        with GatewayClient(url, *key, session=session) as client:
+        with GatewayClient(url, *key) as client:
             lease = client.acquire(REPOSITORY, "/a", hostname="h")
             client.renew(lease)
             client.commit(lease, OLD, NEW)
-        assert session.signed == {"PATCH": offers, "POST": offers}
+        assert signed == {"PATCH": offers, "POST": offers}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -50,7 +51,7 @@ class LeaseCalls:
             raise requests.Refused("repository not found: %!w(<nil>)")
         serving.access.check_lease(key_id, asked.path)
         await self._freezes.require_thawed(asked.path.repository)
-        if await request.is_disconnected():
+        if _is_gone(request):
             raise ClientDisconnect  # no caller would get the token
         outcome = await asyncio.wrap_future(
             self._table.acquire(
@@ -133,6 +134,17 @@ class LeaseCalls:
         serving.metrics.lease_events.labels("dropped").inc()
         note(request, "lease dropped", path=row.full_path, key=key_id, epoch=row.epoch)
         return requests.ok()
+
+
+def _is_gone(request: Request) -> bool:
+    """Tell whether the caller hung up, as ``request.is_disconnected`` does, which takes a tenth of a lease call."""
+    event: Any = request.receive()  # a coroutine that would wait for what comes after the body: one step of it tells
+    try:
+        event.send(None)
+    except StopIteration as arrived:
+        return bool(arrived.value["type"] == "http.disconnect")
+    event.close()
+    return False
 
 
 def listed(row: LeaseRow) -> dict[str, str]:
