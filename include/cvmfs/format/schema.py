@@ -400,8 +400,9 @@ class CatalogFile:
 
     def _executed(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
         # Judged before, not by the error: of a file that another thread reads too, sqlite3 may raise that one's.
-        if not all(value.isascii() for value in values if isinstance(value, str)):
-            values = _bound(values)
+        for value in values:
+            if isinstance(value, str) and not value.isascii():
+                return self._db.execute(sql, _bound(values))
         return self._db.execute(sql, values)
 
     def _executed_many(self, sql: str, rows: list[tuple[Any, ...]]) -> int:

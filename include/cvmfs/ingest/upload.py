@@ -169,24 +169,31 @@ def _prune(folder: Path, now: datetime) -> None:
 
 
 FILE_STORE_THREADS = 4  # files are written by the processor: more threads only fight for the interpreter
-_OVERHEAD_BYTES = 512  # of an object in the queue: key, tuple, headers
-_PER_THREAD = 16  # objects waiting for each thread, at most
+_OVERHEAD_BYTES = 16 << 10  # of an object in the queue: some thousand wait, however small they are
 
 
 class Budget:
-    """Bytes that may be held at once. Who asks for more than there are waits; one that is too large goes alone."""
+    """Bytes that may be held at once. Who asks for more than there are waits; one that is too large goes alone.
+
+    Who waits goes on when a quarter of them is free: to be woken for each object costs more than to hand it over.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
+        self._waiting = 0
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
 
     def take(self, count: int) -> None:
         """Wait for room. Raises the failure that was reported, whether room is there or not."""
         with self._changed:
-            while self._failure is None and self._held and self._held + count > self._limit:
-                self._changed.wait()
+            if self._held + count > self._limit:
+                self._waiting += 1
+                room = max(count, self._limit // 4)
+                while self._failure is None and self._held and self._held + room > self._limit:
+                    self._changed.wait()
+                self._waiting -= 1
             if self._failure is not None:
                 raise self._failure
             self._held += count
@@ -195,7 +202,8 @@ class Budget:
         """Give back; a negative ``count`` takes at once, and may overdraw."""
         with self._changed:
             self._held -= count
-            self._changed.notify()
+            if self._waiting and self._held <= self._limit - self._limit // 4:
+                self._changed.notify_all()
 
     def fail(self, failure: BaseException) -> None:
         """From now on, all who ask get this error. The first one is kept."""
@@ -234,22 +242,14 @@ class Uploader:
         self._budget = budget
         self._most = min(connections, FILE_STORE_THREADS) if store.is_local else connections
         self._queue: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
-        self._room = threading.BoundedSemaphore(self._most * (_PER_THREAD + 1))
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._stored = 0
-        self._taken = 0
 
     def put(self, key: str, data: bytes) -> None:
         """Hand over an object whose bytes the budget holds already (:meth:`cost`). Raises the first upload's error."""
-        self._room.acquire()
-        with self._lock:
-            self._taken += 1
-            if self._taken - self._stored > len(self._threads) < self._most:
-                thread = threading.Thread(target=self._work, name=f"upload-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
         self._queue.put((key, data))
+        if len(self._threads) < self._most:
+            self._start_thread()
         self._budget.check()
 
     @staticmethod
@@ -272,6 +272,13 @@ class Uploader:
         if fault is None:
             self._budget.check()
 
+    def _start_thread(self) -> None:
+        with self._lock:
+            if len(self._threads) < self._most and not self._queue.empty():  # no other was free for the last object
+                thread = threading.Thread(target=self._work, name=f"upload-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
     def _work(self) -> None:
         while (task := self._queue.get()) is not None:
             key, data = task
@@ -281,7 +288,4 @@ class Uploader:
             except BaseException as fault:  # noqa: BLE001 - raised again on the preparing side
                 self._budget.fail(fault)
             finally:
-                with self._lock:
-                    self._stored += 1
                 self._budget.give(self.cost(data))
-                self._room.release()

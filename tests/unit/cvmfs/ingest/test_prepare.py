@@ -271,6 +271,26 @@ def test_a_budget_lets_one_that_is_too_large_go_alone() -> None:
     assert not waiting.is_alive()
 
 
+@pytest.mark.parametrize(("count", "enough"), [(1, 25), (25, 25), (60, 60)])
+def test_who_waits_for_a_budget_goes_on_when_a_quarter_is_free_or_as_much_as_it_needs(
+    count: int, enough: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget, begun = Budget(100), threading.Event()
+    budget.take(100)
+    wait = budget._changed.wait
+    monkeypatch.setattr(budget._changed, "wait", lambda: (begun.set(), wait()))
+    waiting = threading.Thread(target=budget.take, args=(count,))
+    waiting.start()
+    assert begun.wait(10)
+    budget.give(enough - 1)
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    budget.give(1)
+    waiting.join(10)
+    assert not waiting.is_alive()
+    budget.take(enough - count)  # the rest is free, and is had at once
+
+
 def test_uploader_threads_start_as_they_are_needed() -> None:
     store = MemoryStore()
     with Uploader(store, connections=64, budget=Budget(1 << 20)) as uploader:
