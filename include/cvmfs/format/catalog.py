@@ -85,6 +85,7 @@ class Catalog(CatalogFile):
         self._contents: CatalogContents | None = None
         self._uncounted: tuple[str, ...] = ()
         self._counters: Statistics | None = None
+        self._stored: frozenset[tuple[str, int]] = frozenset()  # rows of the file's counters
         self._shape = self._guarded(lambda: shape_of(self._db, tables))
 
     # -- opening and closing
@@ -128,10 +129,9 @@ class Catalog(CatalogFile):
 
     def to_bytes(self) -> bytes:
         """The SQLite file, statistics written, free pages dropped when there are many."""
-        rows = self.statistics.rows()
-        self._run("SAVEPOINT counted")  # one transaction instead of one for each counter
-        self._many("INSERT OR REPLACE INTO statistics VALUES (?,?)", rows)
-        self._run("RELEASE counted")
+        rows = frozenset(self.statistics.rows())
+        self._many("INSERT OR REPLACE INTO statistics VALUES (?,?)", sorted(rows - self._stored))
+        self._stored = rows
         (free,), (pages,) = self._one("PRAGMA freelist_count") or (0,), self._one("PRAGMA page_count") or (1,)
         if free > pages * _VACUUM_FREE_SHARE:
             self._run("VACUUM")
@@ -224,18 +224,16 @@ class Catalog(CatalogFile):
         """All that is in it, for catalogs of few entries; what is asked later is found in it, until it is changed."""
         if self._contents is not None:
             return self._contents
-        shape = self._shape
-        references = f"SELECT 1, path, sha1, {shape.nested_size} FROM nested_catalogs"
-        if shape.has_binds:
+        select, references = self._shape.select, f"SELECT 1, path, sha1, {self._shape.nested_size} FROM nested_catalogs"
+        if self._shape.has_binds:
             references += " UNION ALL SELECT 2, path, sha1, size FROM bind_mountpoints"
         contents = CatalogContents(
-            shape,
-            frozenset(self._all(f"SELECT md5path_1, md5path_2, parent_1, parent_2, {shape.select} FROM catalog")),
+            self._shape,
+            frozenset(self._all(f"SELECT md5path_1, md5path_2, parent_1, parent_2, {select} FROM catalog")),
             frozenset(self._all(references)),
             frozenset(self._all("SELECT md5path_1, md5path_2, offset, size, hash FROM chunks")),
         )
-        if not self._writable:
-            self._contents = contents
+        self._contents = None if self._writable else contents
         return contents
 
     def chunks(self, path: str, entry: Dirent) -> tuple[Chunk, ...]:
@@ -475,8 +473,8 @@ class Catalog(CatalogFile):
 
     def _read_statistics(self) -> None:
         """Take the counters of the file; own ones that an older revision lacks are counted."""
-        sql = "SELECT counter, value FROM statistics"
-        values = self._guarded(lambda: {str(k): int(v or 0) for k, v in self._all(sql)})
+        self._stored = frozenset(self._all("SELECT counter, value FROM statistics"))
+        values = self._guarded(lambda: {str(k): int(v or 0) for k, v in self._stored})
         absent = [n for n in NAMES if f"self_{n}" not in values]
         counted = self._guarded(lambda: count(self._db, absent)) if absent else {}
         own = Counts(**{n: counted[n] if n in counted else values[f"self_{n}"] for n in NAMES})
