@@ -221,7 +221,7 @@ class Catalog(CatalogFile):
         return self._all(sql, *path_hash(path))
 
     def contents(self) -> CatalogContents:
-        """All that is in it, for catalogs of few entries; what is asked later is found in it, until it is changed."""
+        """All that is in it, for catalogs of few entries. It is kept until a change: lookups need no SQL then."""
         if self._contents is not None:
             return self._contents
         select, references = self._shape.select, f"SELECT 1, path, sha1, {self._shape.nested_size} FROM nested_catalogs"

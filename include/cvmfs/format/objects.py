@@ -77,7 +77,7 @@ def compress(data: bytes, how: Compressor = Compressor.STOCK) -> bytes:
 def compress_database(data: bytes) -> bytes:
     """Make the stored bytes of a catalog or a history: by zlib-ng where it is installed, in half the time of zlib.
 
-    No stock publisher makes the same database, so there is none to share the object with.
+    Unlike a file's content, no stock publisher makes the same database, so no object is shared less by that.
     """
     return compress(data, _of_databases())
 

@@ -175,7 +175,7 @@ _OVERHEAD_BYTES = 16 << 10  # of an object in the queue: some thousand wait, how
 class Budget:
     """Bytes that may be held at once. Who asks for more than there are waits; one that is too large goes alone.
 
-    Who waits goes on when a quarter of them is free: to be woken for each object costs more than to hand it over.
+    A thread that waits goes on when a quarter of the limit is free: to wake it for each object costs more time.
     """
 
     def __init__(self, limit: int) -> None:
